@@ -1,0 +1,27 @@
+#pragma once
+// Files that are either the old one or the whole new one, never a half.
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "kernels/core/check.h"
+
+namespace k25::data {
+
+/// Writes `content` to a temporary name beside `path`, fsyncs, renames, fsyncs the folder.
+/// Throws `kind` naming path and errno text; nothing is left behind then.
+void write_file_atomically(const std::filesystem::path& path, std::string_view content,
+                           ErrorKind kind);
+
+/// The whole file. Throws `kind` naming path and reason.
+std::string read_file(const std::filesystem::path& path, ErrorKind kind);
+
+/// fsync of a folder, so that renames inside it survive a power loss.
+void sync_folder(const std::filesystem::path& folder, ErrorKind kind);
+
+/// Renames a finished folder into place and syncs the parent.
+void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to,
+                    ErrorKind kind);
+
+}  // namespace k25::data

@@ -1,0 +1,233 @@
+#include "kernels/attention/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "kernels/attention/attention_cpu.h"
+#include "kernels/core/buffer.h"
+#include "kernels/core/operand.h"
+
+namespace k25::kernels {
+namespace {
+
+constexpr std::int64_t kTile = 64;  // scores of one tile (16 KiB in fp32) stay in the first cache
+constexpr std::int64_t kMaxSlots = 32;  // pieces of the work, each with scratch of its own
+
+/// How the batch x kv_heads units are cut; depends on the plan alone.
+struct Cut {
+  std::int64_t units = 0, grain = 1, slots = 0, slot_bytes = 0;
+};
+
+Cut cut_of(const AttentionDesc& d) {
+  Cut cut;
+  cut.units = d.batch * d.kv_heads;
+  cut.grain = std::max<std::int64_t>(1, (cut.units + kMaxSlots - 1) / kMaxSlots);
+  cut.slots = (cut.units + cut.grain - 1) / cut.grain;
+  const std::int64_t padded_dim = align_up(d.head_dim, kAttentionPad);
+  const std::int64_t elements = attention_scratch_elements(d.tokens, padded_dim, kTile, kTile);
+  cut.slot_bytes = align_up(elements * dtype_bytes(accumulator_dtype(d.dtype)));
+  return cut;
+}
+
+void check_documents(const ConstTensor& doc_begin, const ConstTensor& doc_end,
+                     const AttentionDesc& d) {
+  const auto describe = [&](std::int64_t b, std::int64_t t, std::int64_t begin, std::int64_t end) {
+    return "attention: sequence " + std::to_string(b) + ", token " + std::to_string(t) +
+           ": document [" + std::to_string(begin) + ", " + std::to_string(end) + ")";
+  };
+  for (std::int64_t b = 0; b < d.batch; ++b) {
+    const std::int32_t* const begins = doc_begin.data<std::int32_t>() + b * doc_begin.stride(0);
+    const std::int32_t* const ends = doc_end.data<std::int32_t>() + b * doc_end.stride(0);
+    for (std::int64_t t = 0; t < d.tokens; ++t) {
+      const std::int64_t begin = begins[t], end = ends[t];
+      if (begin < 0 || end > d.tokens) {
+        fail(ErrorKind::kUsage, describe(b, t, begin, end) + " leaves the sequence of " +
+                                    std::to_string(d.tokens) + " tokens");
+      }
+      if (begin > t || end <= t) {
+        fail(ErrorKind::kUsage, describe(b, t, begin, end) + " does not hold its token");
+      }
+      const bool continues = t > 0 && ends[t - 1] > t;
+      if (continues ? begins[t - 1] != begin || ends[t - 1] != end : begin != t) {
+        fail(ErrorKind::kUsage, describe(b, t, begin, end) +
+                                    " disagrees with that of the token before; all tokens of "
+                                    "a document carry the same begin and end");
+      }
+    }
+  }
+}
+
+template <class T>
+HeadsView<const T> heads_view(const ConstTensor& t) {
+  return {t.data<T>(), t.stride(0), t.stride(1), t.stride(2)};
+}
+template <class T>
+HeadsView<T> heads_view(const Tensor& t) {
+  return {t.data<T>(), t.stride(0), t.stride(1), t.stride(2)};
+}
+
+/// Checks what both directions read; fills what both hand on.
+template <class T, class A, class In>
+AttentionArgs<T, A> common_args(const AttentionDesc& d, const In& in) {
+  AttentionArgs<T, A> args;
+  args.tokens = d.tokens;
+  args.heads = d.heads;
+  args.kv_heads = d.kv_heads;
+  args.head_dim = d.head_dim;
+  args.padded_dim = align_up(d.head_dim, kAttentionPad);
+  args.query_tile = args.key_tile = kTile;
+  args.causal = d.masking == Masking::kCausal;
+  args.scale = static_cast<A>(d.scale);
+  args.q = heads_view<T>(in.q_BTHE);
+  args.k = heads_view<T>(in.k_BTKE);
+  args.v = heads_view<T>(in.v_BTKE);
+  if (in.doc_end_BT) {
+    args.doc_end = in.doc_end_BT.template data<std::int32_t>();
+    args.doc_stride = in.doc_end_BT.stride(0);
+  }
+  return args;
+}
+
+template <class In>
+void check_inputs(const AttentionDesc& d, const In& in) {
+  const std::string_view op = "attention";
+  check_operand(op, "q", in.q_BTHE, d.dtype, {d.batch, d.tokens, d.heads, d.head_dim},
+                Density::kRows);
+  check_operand(op, "k", in.k_BTKE, d.dtype, {d.batch, d.tokens, d.kv_heads, d.head_dim},
+                Density::kRows);
+  check_operand(op, "v", in.v_BTKE, d.dtype, {d.batch, d.tokens, d.kv_heads, d.head_dim},
+                Density::kRows);
+  K25_CHECK(bool(in.doc_begin_BT) == bool(in.doc_end_BT),
+            "attention: doc_begin and doc_end come together or not at all");
+  if (in.doc_begin_BT && d.batch * d.tokens > 0) {
+    check_operand(op, "doc_begin", in.doc_begin_BT, DType::kInt32, {d.batch, d.tokens},
+                  Density::kRows);
+    check_operand(op, "doc_end", in.doc_end_BT, DType::kInt32, {d.batch, d.tokens}, Density::kRows);
+    check_documents(in.doc_begin_BT, in.doc_end_BT, d);
+  }
+}
+
+/// What the bodies of parallel_for see. They capture one pointer, so that std::function allocates
+/// nothing.
+template <class T, class A>
+struct Call {
+  AttentionArgs<T, A> args;
+  Cut cut;
+  CpuIsa isa;
+  char* scratch;
+
+  A* slot(std::int64_t begin) const {
+    return reinterpret_cast<A*>(scratch + begin / cut.grain * cut.slot_bytes);
+  }
+};
+
+template <class T, class A>
+void forward_typed(Context& ctx, const AttentionDesc& d, const AttentionForwardIn& in,
+                   const AttentionForwardOut& out, Workspace workspace) {
+  Call<T, A> call{common_args<T, A>(d, in), cut_of(d), ctx.isa, static_cast<char*>(workspace.data)};
+  AttentionArgs<T, A>& args = call.args;
+  args.out = heads_view<T>(out.out_BTHE);
+  args.lse = out.lse_BHT.data<A>();
+  args.lse_batch_stride = out.lse_BHT.stride(0);
+  args.lse_head_stride = out.lse_BHT.stride(1);
+  const auto* const c = &call;
+  parallel_for(ctx.threads, c->cut.units, c->cut.grain, [c](std::int64_t begin, std::int64_t end) {
+    K25_ISA_CALL(c->isa, attention_forward_cpu, c->args, begin, end, c->slot(begin));
+  });
+}
+
+template <class T, class A>
+void backward_typed(Context& ctx, const AttentionDesc& d, const AttentionBackwardIn& in,
+                    const AttentionBackwardOut& out, Workspace workspace) {
+  Call<T, A> call{common_args<T, A>(d, in), cut_of(d), ctx.isa, static_cast<char*>(workspace.data)};
+  AttentionArgs<T, A>& args = call.args;
+  args.lse = const_cast<A*>(in.lse_BHT.data<A>());
+  args.lse_batch_stride = in.lse_BHT.stride(0);
+  args.lse_head_stride = in.lse_BHT.stride(1);
+  args.saved_out = heads_view<T>(in.out_BTHE);
+  args.dout = heads_view<T>(in.dout_BTHE);
+  args.dq = heads_view<T>(out.dq_BTHE);
+  args.dk = heads_view<T>(out.dk_BTKE);
+  args.dv = heads_view<T>(out.dv_BTKE);
+  const auto* const c = &call;
+  parallel_for(ctx.threads, c->cut.units, c->cut.grain, [c](std::int64_t begin, std::int64_t end) {
+    K25_ISA_CALL(c->isa, attention_backward_cpu, c->args, begin, end, c->slot(begin));
+  });
+}
+
+}  // namespace
+
+AttentionPlan attention_plan(const AttentionDesc& desc) {
+  AttentionPlan plan;
+  AttentionDesc& d = plan.desc = desc;
+  K25_CHECK(d.batch >= 0 && d.tokens >= 0, "attention: batch " + std::to_string(d.batch) +
+                                               " and tokens " + std::to_string(d.tokens) +
+                                               " must not be negative");
+  K25_CHECK(d.tokens <= INT32_MAX, "attention: at most 2^31 - 1 tokens a sequence");
+  K25_CHECK(d.head_dim > 0,
+            "attention: head_dim " + std::to_string(d.head_dim) + " must be positive");
+  K25_CHECK(d.kv_heads > 0 && d.heads > 0 && d.heads % d.kv_heads == 0,
+            "attention: heads " + std::to_string(d.heads) + " must be a multiple of kv_heads " +
+                std::to_string(d.kv_heads) + ", both positive");
+  check_float_dtype("attention", d.dtype);
+  K25_CHECK(std::isfinite(d.scale) && d.scale >= 0,
+            "attention: scale must be positive, or 0 for 1 / sqrt(head_dim)");
+  if (d.scale == 0) d.scale = 1.0 / std::sqrt(static_cast<double>(d.head_dim));
+  plan.query_tile = plan.key_tile = kTile;
+  const Cut cut = cut_of(d);
+  plan.workspace_bytes = Bytes{d.tokens > 0 ? cut.slots * cut.slot_bytes : 0};
+  const std::int64_t rows = d.batch * d.tokens * d.heads;
+  plan.saved_bytes = Bytes{rows * d.head_dim * dtype_bytes(d.dtype) +
+                           rows * dtype_bytes(accumulator_dtype(d.dtype))};
+  return plan;
+}
+
+void attention_forward(Context& ctx, const AttentionPlan& plan, const AttentionForwardIn& in,
+                       const AttentionForwardOut& out, Workspace workspace) {
+  const AttentionDesc& d = plan.desc;
+  const std::string_view op = "attention";
+  check_inputs(d, in);
+  check_operand(op, "out", out.out_BTHE, d.dtype, {d.batch, d.tokens, d.heads, d.head_dim},
+                Density::kRows);
+  check_operand(op, "lse", out.lse_BHT, accumulator_dtype(d.dtype), {d.batch, d.heads, d.tokens},
+                Density::kRows);
+  check_workspace(op, workspace, plan.workspace_bytes);
+  if (d.batch * d.tokens == 0) return;
+  switch (d.dtype) {
+    case DType::kFloat64:
+      return forward_typed<double, double>(ctx, d, in, out, workspace);
+    case DType::kBFloat16:
+      return forward_typed<BFloat16, float>(ctx, d, in, out, workspace);
+    default:
+      return forward_typed<float, float>(ctx, d, in, out, workspace);
+  }
+}
+
+void attention_backward(Context& ctx, const AttentionPlan& plan, const AttentionBackwardIn& in,
+                        const AttentionBackwardOut& out, Workspace workspace) {
+  const AttentionDesc& d = plan.desc;
+  const std::string_view op = "attention";
+  check_inputs(d, in);
+  const auto like_q = {d.batch, d.tokens, d.heads, d.head_dim};
+  const auto like_k = {d.batch, d.tokens, d.kv_heads, d.head_dim};
+  check_operand(op, "out", in.out_BTHE, d.dtype, like_q, Density::kRows);
+  check_operand(op, "lse", in.lse_BHT, accumulator_dtype(d.dtype), {d.batch, d.heads, d.tokens},
+                Density::kRows);
+  check_operand(op, "dout", in.dout_BTHE, d.dtype, like_q, Density::kRows);
+  check_operand(op, "dq", out.dq_BTHE, d.dtype, like_q, Density::kRows);
+  check_operand(op, "dk", out.dk_BTKE, d.dtype, like_k, Density::kRows);
+  check_operand(op, "dv", out.dv_BTKE, d.dtype, like_k, Density::kRows);
+  check_workspace(op, workspace, plan.workspace_bytes);
+  if (d.batch * d.tokens == 0) return;
+  switch (d.dtype) {
+    case DType::kFloat64:
+      return backward_typed<double, double>(ctx, d, in, out, workspace);
+    case DType::kBFloat16:
+      return backward_typed<BFloat16, float>(ctx, d, in, out, workspace);
+    default:
+      return backward_typed<float, float>(ctx, d, in, out, workspace);
+  }
+}
+
+}  // namespace k25::kernels

@@ -1,0 +1,24 @@
+#pragma once
+// What every op call receives: where it runs, and scratch memory the caller planned.
+
+#include "kernels/core/cuda_fwd.h"
+#include "kernels/core/dtype.h"
+#include "kernels/core/isa.h"
+#include "kernels/core/thread_pool.h"
+
+namespace k25 {
+
+/// Owned by the caller, passed to every op by reference. Holds no memory.
+struct Context {
+  CpuIsa isa = CpuIsa::kV1;       ///< which build of the CPU kernels runs
+  ThreadPool* threads = nullptr;  ///< null: the calling thread alone. Results never depend on it.
+  cudaStream_t stream = nullptr;  ///< CUDA ops enqueue here and never synchronise
+};
+
+/// Scratch of at least the plan's workspace_bytes, 64-byte aligned, free again when the op returns.
+struct Workspace {
+  void* data = nullptr;
+  Bytes size{};
+};
+
+}  // namespace k25

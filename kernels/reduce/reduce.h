@@ -1,0 +1,30 @@
+#pragma once
+// Reductions whose result does not depend on how a tensor is sharded or threaded.
+//
+// A chunk is 4096 elements at a multiple of 4096 in a unit's flat buffer (docs/numerics.md).
+// chunk_square_sums: for chunk c, sum over its elements of x^2, in fp64: 32 lanes, lane l adds the
+//   elements l, l + 32, ... of the chunk in order (product exact in fp64, one rounding per add), then
+//   lanes are added by halves: lane l += lane l + 16, then 8, 4, 2, 1. Non-finite elements give a
+//   non-finite sum, so the sums are the finite check too.
+// ordered_sum: acc_i = ((acc_i + part_0i) + part_1i) + ... in fp32, parts in index order.
+
+#include "kernels/core/context.h"
+#include "kernels/core/tensor.h"
+
+namespace k25::kernels {
+
+inline constexpr std::int64_t kChunk = 4096;
+
+/// x: [n] fp32, contiguous, n a multiple of kChunk. sums: [n / kChunk] fp64.
+void chunk_square_sums(Context& ctx, const ConstTensor& x_n, const Tensor& sums_c);
+
+/// The sum of `sums` in index order.
+double add_in_order(const ConstTensor& sums_c);
+
+/// parts: [p, n] fp32, rows may be strided. acc: [n] fp32, contiguous.
+void ordered_sum(Context& ctx, const ConstTensor& parts_pn, const Tensor& acc_n);
+
+/// True when every element of x ([n] fp32) is finite; otherwise `first` is the first that is not.
+bool all_finite(Context& ctx, const ConstTensor& x_n, std::int64_t& first);
+
+}  // namespace k25::kernels

@@ -1,0 +1,43 @@
+#pragma once
+// Gated activation:  out = silu(gate) * up,  silu(z) = z / (1 + exp(-z)).
+//
+// Legend  N rows, F columns. gate_up: [N, 2F], gate in the first F columns, up in the rest (one GEMM
+//         writes both). out: [N, F]. One dtype (fp32, bf16, fp64), rows dense.
+// Backward  dgate = dout up s (1 + gate (1 - s)),  dup = dout gate s,  s = 1 / (1 + exp(-gate)).
+// Numerics  in fp32 for fp32 and bf16 storage; exp of our own, the same on every instruction set.
+// Aliasing  d_gate_up may be gate_up.
+// Source  Shazeer, "GLU variants improve transformer", 2020, eq. 6.
+
+#include "kernels/core/context.h"
+#include "kernels/core/tensor.h"
+
+namespace k25::kernels {
+
+struct SwigluDesc {
+  std::int64_t rows = 0, cols = 0;  ///< cols = F
+  DType dtype = DType::kFloat32;
+};
+struct SwigluPlan {
+  SwigluDesc desc;
+  Bytes workspace_bytes;
+};
+struct SwigluForwardIn {
+  ConstTensor gate_up_NG;
+};
+struct SwigluForwardOut {
+  Tensor out_NF;
+};
+struct SwigluBackwardIn {
+  ConstTensor dout_NF, gate_up_NG;
+};
+struct SwigluBackwardOut {
+  Tensor d_gate_up_NG;
+};
+
+SwigluPlan swiglu_plan(const SwigluDesc& desc);
+void swiglu_forward(Context& ctx, const SwigluPlan& plan, const SwigluForwardIn& in,
+                    const SwigluForwardOut& out, Workspace workspace);
+void swiglu_backward(Context& ctx, const SwigluPlan& plan, const SwigluBackwardIn& in,
+                     const SwigluBackwardOut& out, Workspace workspace);
+
+}  // namespace k25::kernels

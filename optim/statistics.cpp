@@ -1,0 +1,185 @@
+#include "optim/statistics.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "kernels/core/check.h"
+#include "kernels/reduce/reduce.h"
+
+namespace k25::optim {
+namespace {
+
+/// One rank's scalars, in front of its chunk sums.
+struct Header {
+  std::int64_t nll_fixed = 0;
+  std::int64_t label_tokens = 0;
+  std::int64_t loss_finite = 1;
+  std::int64_t save_and_stop = 0;
+  std::int64_t rank = 0;
+  std::int64_t bad_unit = -1;  ///< in this rank's own gradients
+  std::int64_t bad_element = 0;
+  std::int64_t bad_sum_unit = -1;  ///< in the sums of this rank's shard
+  std::int64_t bad_sum_element = 0;
+};
+constexpr std::int64_t kHeaderBytes = align_up(sizeof(Header));
+
+std::int64_t row_bytes(std::int64_t chunks) {
+  return kHeaderBytes + chunks * dtype_bytes(DType::kFloat64);
+}
+
+std::int64_t num_chunks(const parallel::UnitLayout& layout) {
+  return layout.shard_elems / kernels::kChunk;
+}
+
+std::int64_t num_chunks(const parallel::ZeroStore& store) {
+  std::int64_t chunks = 0;
+  for (int u = 0; u < store.num_units(); ++u) chunks += num_chunks(store.layout(u));
+  return chunks;
+}
+
+/// Writes the chunk sums of every owned range and finds the first that is not finite.
+void local_sums(Context& context, parallel::ZeroStore& store, const Tensor& sums_c,
+                Header& header) {
+  std::int64_t at = 0;
+  for (int u = 0; u < store.num_units(); ++u) {
+    const parallel::ZeroStore::Range owned = store.owned(u);
+    const Tensor gradient =
+        store.shard_gradient(u).slice(0, owned.begin, owned.begin + owned.length);
+    const std::int64_t chunks = num_chunks(store.layout(u));
+    const Tensor sums = sums_c.slice(0, at, at + chunks);
+    kernels::chunk_square_sums(context, gradient, sums);
+    at += chunks;
+    std::int64_t element = 0;
+    if (header.bad_sum_unit < 0 && !std::isfinite(kernels::add_in_order(sums)) &&
+        !kernels::all_finite(context, gradient, element)) {
+      header.bad_sum_unit = u;
+      header.bad_sum_element = store.shard_begin(u) + owned.begin + element;
+    }
+  }
+}
+
+std::string element_name(const parallel::UnitLayout& layout, std::int64_t element) {
+  for (std::size_t p = 0; p < layout.parameters.size(); ++p) {
+    const std::int64_t index = element - layout.offsets[p];
+    if (index >= 0 && index < layout.parameters[p].numel()) {
+      return fmt::format("{}[{}]", layout.parameters[p].name, index);
+    }
+  }
+  return fmt::format("{}[padding {}]", layout.name, element);
+}
+
+std::string bad_parameter(const parallel::ZeroStore& store, const std::vector<Header>& headers) {
+  for (const Header& h : headers) {
+    if (h.bad_unit >= 0) {
+      return fmt::format(
+          "{} on rank {}",
+          element_name(store.layout(static_cast<int>(h.bad_unit)), h.bad_element), h.rank);
+    }
+  }
+  for (const Header& h : headers) {
+    if (h.bad_sum_unit >= 0) {
+      return fmt::format(
+          "{} (sum over all ranks, in the shard of rank {})",
+          element_name(store.layout(static_cast<int>(h.bad_sum_unit)), h.bad_sum_element), h.rank);
+    }
+  }
+  return {};
+}
+
+void fold_headers(const std::vector<Header>& headers, StepStats& stats) {
+  stats.loss_max = -std::numeric_limits<double>::infinity();
+  for (const Header& h : headers) {
+    if (__builtin_add_overflow(stats.nll_fixed, h.nll_fixed, &stats.nll_fixed)) {
+      stats.nll_fixed = std::numeric_limits<std::int64_t>::max();
+      stats.loss_finite = false;
+    }
+    stats.label_tokens += h.label_tokens;
+    stats.loss_finite = stats.loss_finite && h.loss_finite != 0;
+    stats.save_and_stop = stats.save_and_stop || h.save_and_stop != 0;
+    if (h.label_tokens > 0) {
+      stats.loss_max = std::max(stats.loss_max, mean_nll(h.nll_fixed, h.label_tokens));
+    }
+  }
+  // The mean of means is at most their maximum; rounding of large sums may not say otherwise.
+  stats.loss_max = stats.label_tokens == 0
+                       ? mean_nll(0, 0)
+                       : std::max(stats.loss_max, mean_nll(stats.nll_fixed, stats.label_tokens));
+}
+
+}  // namespace
+
+void add_nll(LocalStats& stats, double nll, std::int64_t label_tokens) {
+  stats.label_tokens += label_tokens;
+  constexpr double kLimit = 0x1p62;
+  const double fixed = std::nearbyint(std::ldexp(nll, 24));
+  std::int64_t sum = 0;
+  if (!(std::abs(fixed) < kLimit) ||
+      __builtin_add_overflow(stats.nll_fixed, static_cast<std::int64_t>(fixed), &sum)) {
+    stats.loss_finite = false;
+    return;
+  }
+  stats.nll_fixed = sum;
+}
+
+Bytes Statistics::plan(const std::vector<parallel::UnitSpec>& units,
+                       const parallel::MeshShape& mesh) {
+  std::int64_t chunks = 0;
+  for (const parallel::UnitSpec& unit : units) {
+    chunks += num_chunks(parallel::make_layout(unit, mesh.shard, DType::kFloat32));
+  }
+  return Bytes{mesh.replicate * mesh.shard * row_bytes(chunks)};
+}
+
+Statistics::Statistics(parallel::Mesh& mesh, parallel::ZeroStore& store, Allocator& allocator)
+    : mesh_(mesh), store_(store),
+      buffer_(Bytes{mesh.data_ranks() * row_bytes(num_chunks(store))}, allocator) {}
+
+StepStats Statistics::gather(Context& context, const LocalStats& local) {
+  const std::int64_t chunks = num_chunks(store_), row = row_bytes(chunks);
+  const auto sums_of = [&](int rank) {
+    return buffer_.view(DType::kFloat64, {chunks}, Bytes{rank * row + kHeaderBytes});
+  };
+  auto* rows = static_cast<char*>(buffer_.data());
+
+  const parallel::ZeroStore::BadElement bad = store_.first_bad_gradient();
+  Header mine{.nll_fixed = local.nll_fixed,
+              .label_tokens = local.label_tokens,
+              .loss_finite = local.loss_finite ? 1 : 0,
+              .save_and_stop = local.save_and_stop ? 1 : 0,
+              .rank = mesh_.world().rank(),
+              .bad_unit = bad.unit,
+              .bad_element = bad.element};
+  local_sums(context, store_, sums_of(mesh_.data_rank()), mine);
+  std::memcpy(rows + mesh_.data_rank() * row, &mine, sizeof(mine));
+  mesh_.data_comm()
+      .all_gather({.name = "step statistics"}, {.buffer = rows, .per_rank = Bytes{row}})
+      .wait();
+
+  std::vector<Header> headers(static_cast<std::size_t>(mesh_.data_ranks()));
+  for (std::size_t r = 0; r < headers.size(); ++r) {
+    std::memcpy(&headers[r], rows + static_cast<std::int64_t>(r) * row, sizeof(Header));
+  }
+  StepStats stats;
+  fold_headers(headers, stats);
+  // Data ranks 0 .. shards - 1 are one replica: every chunk once, in index order.
+  std::int64_t at = 0;
+  for (int u = 0; u < store_.num_units(); ++u) {
+    const std::int64_t n = num_chunks(store_.layout(u));
+    for (int shard = 0; shard < mesh_.shape().shard; ++shard) {
+      const double* sums = sums_of(shard).data<double>() + at;
+      for (std::int64_t c = 0; c < n; ++c) stats.gradient_square_sum += sums[c];
+    }
+    at += n;
+  }
+  stats.bad_parameter = bad_parameter(store_, headers);
+  stats.gradient_finite =
+      std::isfinite(stats.gradient_square_sum) && stats.bad_parameter.empty();
+  return stats;
+}
+
+}  // namespace k25::optim

@@ -1,0 +1,45 @@
+#include "parallel/mesh.h"
+
+#include <fmt/format.h>
+
+#include "kernels/core/check.h"
+
+namespace k25::parallel {
+namespace {
+
+void check_shape(const MeshShape& s, int ranks) {
+  const bool positive = s.replicate >= 1 && s.shard >= 1 && s.expert >= 1 && s.context >= 1;
+  // 64 bits: four large axes must not wrap around to the right product.
+  const std::int64_t product = std::int64_t{s.replicate} * s.shard * s.expert * s.context;
+  const bool wraps = s.replicate > ranks || s.shard > ranks || s.expert > ranks || s.context > ranks;
+  if (positive && !wraps && product == ranks) return;
+  fail(ErrorKind::kUsage,
+       fmt::format("mesh: replicate {} x shard {} x expert {} x context {} must be at least 1 each "
+                   "and multiply to the number of ranks, {}",
+                   s.replicate, s.shard, s.expert, s.context, ranks));
+}
+
+MeshShape coordinate_of(int rank, const MeshShape& s) {
+  MeshShape c;
+  c.shard = rank % s.shard;
+  rank /= s.shard;
+  c.context = rank % s.context;
+  rank /= s.context;
+  c.expert = rank % s.expert;
+  c.replicate = rank / s.expert;
+  return c;
+}
+
+}  // namespace
+
+Mesh::Mesh(World& world, const MeshShape& shape) : world_(world), shape_(shape) {
+  check_shape(shape, world.size());
+  coordinate_ = coordinate_of(world.rank(), shape);
+  const MeshShape& c = coordinate_;
+  const int in_shard = (c.expert * shape.context + c.context) * shape.shard + c.shard;
+  const int in_data = (c.replicate * shape.expert + c.expert) * shape.shard + c.shard;
+  shard_comm_ = world.split(c.replicate, in_shard, "shard");
+  data_comm_ = world.split(c.context, in_data, "data");
+}
+
+}  // namespace k25::parallel

@@ -1,0 +1,151 @@
+#include "parallel/zero/gatherer.h"
+
+#include <fmt/format.h>
+
+#include "kernels/convert/convert.h"
+#include "kernels/core/check.h"
+#include "parallel/zero/zero_queue.h"
+
+namespace k25::parallel {
+
+Gatherer::Gatherer(Mesh& mesh, const ZeroShape& shape, const ZeroMemory& memory, Context& context)
+    : mesh_(mesh), shape_(shape), memory_(memory), context_(context),
+      units_(shape.layouts.size()), buffers_(memory.gathered.size()) {
+  int next = 0;
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    const UnitLayout& layout = shape.layouts[u];
+    units_[u].views.resize(layout.parameters.size());
+    const bool resident = shape.resident(layout);
+    own_buffer_.push_back(!resident && fixed() ? next++ : -1);
+    if (resident) point_views(static_cast<int>(u), memory.masters[u]);
+  }
+}
+
+// A gather in flight writes to memory that dies with the store.
+Gatherer::~Gatherer() {
+  for (Buffer& b : buffers_) settle(b.work);
+}
+
+void Gatherer::prefetch(int unit) {
+  Unit& u = at(units_, unit);
+  if (shape_.resident(at(shape_.layouts, unit)) || u.users > 0) return;
+  if (u.buffer >= 0) {
+    at(buffers_, u.buffer).wanted = true;
+    return;
+  }
+  const int room = find_room(unit);
+  if (room < 0 || at(buffers_, room).wanted) return;
+  start(unit, room);
+  at(buffers_, room).wanted = true;
+}
+
+const std::vector<Tensor>& Gatherer::acquire(int unit) {
+  Unit& u = at(units_, unit);
+  if (!shape_.resident(at(shape_.layouts, unit))) {
+    if (u.buffer < 0) {
+      const int room = find_room(unit);
+      if (room < 0) fail_no_room(unit);
+      start(unit, room);
+    }
+    Buffer& b = at(buffers_, u.buffer);
+    b.wanted = false;
+    wait(b.work);
+  }
+  ++u.users;
+  return u.views;
+}
+
+void Gatherer::release(int unit, Phase phase) {
+  Unit& u = at(units_, unit);
+  if (u.users == 0) {
+    fail(ErrorKind::kInternal, fmt::format("unit {} is released without being acquired",
+                                           at(shape_.layouts, unit).name));
+  }
+  --u.users;
+  if (u.buffer >= 0) {
+    Buffer& b = at(buffers_, u.buffer);
+    b.released = phase;
+    b.released_at = ++clock_;
+  }
+}
+
+void Gatherer::drop(const char* why) {
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    if (units_[u].users > 0) {
+      fail(ErrorKind::kInternal,
+           fmt::format("{}: unit {} is still acquired", why, shape_.layouts[u].name));
+    }
+  }
+  for (std::size_t b = 0; b < buffers_.size(); ++b) vacate(static_cast<int>(b));
+}
+
+double Gatherer::take_wait_seconds() { return std::exchange(waited_, 0.0); }
+
+int Gatherer::find_room(int unit) const {
+  if (fixed()) return at(own_buffer_, unit);
+  int best = -1;
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    const Buffer& b = buffers_[i];
+    if (b.unit < 0) return static_cast<int>(i);
+    if (at(units_, b.unit).users > 0) continue;
+    if (best < 0 || better_victim(b, at(buffers_, best))) best = static_cast<int>(i);
+  }
+  return best;
+}
+
+bool Gatherer::better_victim(const Buffer& a, const Buffer& b) const {
+  if (a.wanted != b.wanted) return !a.wanted;
+  if (a.released != b.released) return a.released == Phase::kBackward;
+  return a.released_at < b.released_at;
+}
+
+void Gatherer::start(int unit, int buffer) {
+  vacate(buffer);
+  const UnitLayout& layout = at(shape_.layouts, unit);
+  const Tensor& bytes = at(memory_.gathered, buffer);
+  const Tensor storage(bytes.raw(), layout.compute, {layout.padded()}, bytes.device());
+  Communicator& comm = mesh_.shard_comm();
+  const std::int64_t begin = comm.rank() * layout.shard_elems;
+  kernels::convert(context_, at(memory_.masters, unit),
+                   storage.slice(0, begin, begin + layout.shard_elems));
+  point_views(unit, storage);
+  Buffer& b = at(buffers_, buffer);
+  b.unit = unit;
+  b.wanted = false;
+  b.released = Phase::kForward;
+  b.released_at = ++clock_;
+  at(units_, unit).buffer = buffer;
+  b.work = comm.all_gather(
+      {.name = layout.name, .queue = queue_of(context_)},
+      {.buffer = storage.raw(), .per_rank = bytes_of(Elems{layout.shard_elems}, layout.compute)});
+}
+
+void Gatherer::vacate(int buffer) {
+  Buffer& b = at(buffers_, buffer);
+  if (b.unit < 0) return;
+  wait(b.work);
+  at(units_, b.unit).buffer = -1;
+  b = Buffer{};
+}
+
+void Gatherer::point_views(int unit, const Tensor& storage) {
+  const UnitLayout& layout = at(shape_.layouts, unit);
+  point_parameters(layout, storage, at(units_, unit).views);
+}
+
+void Gatherer::wait(Work& work) {
+  const WaitTimer timer(waited_);
+  work.wait_on(queue_of(context_));
+  work = Work{};
+}
+
+void Gatherer::fail_no_room(int unit) const {
+  std::string held;
+  for (const Buffer& b : buffers_) held += (held.empty() ? "" : ", ") + at(shape_.layouts, b.unit).name;
+  fail(ErrorKind::kInternal,
+       fmt::format("unit {} cannot be gathered: all {} buffers hold units in use ({}); release one, "
+                   "or set zero.prefetch higher",
+                   at(shape_.layouts, unit).name, buffers_.size(), held));
+}
+
+}  // namespace k25::parallel

@@ -1,0 +1,190 @@
+#include "parallel/zero/reducer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+#include "kernels/core/check.h"
+#include "kernels/reduce/reduce.h"
+#include "parallel/zero/zero_queue.h"
+
+namespace k25::parallel {
+namespace {
+
+void set_zero(Context& context, const Tensor& t_n) {
+  constexpr std::int64_t kGrain = std::int64_t{1} << 16;
+  if (t_n.numel() == 0) return;
+  float* data = t_n.data<float>();
+  const auto body = [data](std::int64_t begin, std::int64_t end) {
+    std::memset(data + begin, 0, static_cast<std::size_t>(end - begin) * sizeof(float));
+  };
+  parallel_for(context.threads, t_n.numel(), kGrain, std::ref(body));
+}
+
+}  // namespace
+
+Reducer::Reducer(Mesh& mesh, const ZeroShape& shape, const ZeroMemory& memory, Context& context)
+    : mesh_(mesh), shape_(shape), memory_(memory), context_(context),
+      units_(shape.layouts.size()), pool_owner_(memory.gradients.size(), -1) {
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    units_[u].views.resize(shape.layouts[u].parameters.size());
+  }
+  // The shard axis is the innermost, so data rank d = replicate * shards + shard.
+  for (int d = 0; d < shape.data_ranks; ++d) slice_of_rank_.push_back(d % shape.shards);
+}
+
+Reducer::~Reducer() { settle(running_); }
+
+void Reducer::begin_step() {
+  wait_running();
+  micro_batch_ = 0;
+  bad_ = {};
+  for (const Tensor& t : memory_.shard_gradients) set_zero(context_, t);
+}
+
+const std::vector<Tensor>& Reducer::gradient(int unit) {
+  Unit& u = at(units_, unit);
+  const UnitLayout& layout = at(shape_.layouts, unit);
+  if (u.done) {
+    fail(ErrorKind::kInternal, fmt::format("unit {}: gradient after gradient_done in the same "
+                                           "micro-batch; call gradient_done after the last use",
+                                           layout.name));
+  }
+  if (!ZeroShape::trainable(layout)) return u.views;
+  if (!u.has_buffer) give_buffer(unit);
+  u.open = true;
+  return u.views;
+}
+
+void Reducer::gradient_done(int unit) {
+  Unit& u = at(units_, unit);
+  if (u.done) {
+    fail(ErrorKind::kInternal,
+         fmt::format("unit {}: gradient_done twice in a micro-batch; a unit is reduced once",
+                     at(shape_.layouts, unit).name));
+  }
+  u.done = true;
+  if (!ZeroShape::trainable(at(shape_.layouts, unit))) return;
+  u.dirty = true;
+  if (group_ends()) reduce(unit);
+}
+
+void Reducer::end_micro_batch() {
+  for (int i = 0; i < static_cast<int>(units_.size()); ++i) {
+    const Unit& u = at(units_, i);
+    if (u.open && !u.done) {
+      fail(ErrorKind::kInternal, fmt::format("unit {}: gradient without gradient_done",
+                                             at(shape_.layouts, i).name));
+    }
+    if (u.dirty && group_ends()) reduce(i);  // unused in the group's last micro-batch
+  }
+  for (Unit& u : units_) u.open = u.done = false;
+  ++micro_batch_;
+}
+
+void Reducer::finish() {
+  if (micro_batch_ != shape_.micro_batches) {
+    fail(ErrorKind::kInternal,
+         fmt::format("finish_gradients after {} micro-batches of this rank; the slots give it {}",
+                     micro_batch_, shape_.micro_batches));
+  }
+  wait_running();
+  gather_replicated();
+}
+
+double Reducer::take_wait_seconds() { return std::exchange(waited_, 0.0); }
+
+void Reducer::give_buffer(int unit) {
+  Unit& u = at(units_, unit);
+  const UnitLayout& layout = at(shape_.layouts, unit);
+  if (running_unit_ == unit) wait_running();
+  u.whole = at(memory_.own_gradients, unit);
+  if (shape_.pooled(layout)) {
+    const int buffer = free_pool_buffer(unit);
+    at(pool_owner_, buffer) = unit;
+    u.whole = at(memory_.gradients, buffer).slice(0, 0, layout.padded());
+  }
+  set_zero(context_, u.whole);
+  u.has_buffer = true;
+  point_parameters(layout, u.whole, u.views);
+  for (std::size_t p = 0; p < u.views.size(); ++p) {
+    if (layout.parameters[p].frozen) u.views[p] = Tensor{};
+  }
+}
+
+int Reducer::free_pool_buffer(int unit) {
+  auto found = std::find(pool_owner_.begin(), pool_owner_.end(), -1);
+  if (found == pool_owner_.end()) {
+    wait_running();
+    found = std::find(pool_owner_.begin(), pool_owner_.end(), -1);
+  }
+  if (found == pool_owner_.end()) {
+    std::string open;
+    for (const int u : pool_owner_) open += (open.empty() ? "" : ", ") + at(shape_.layouts, u).name;
+    fail(ErrorKind::kInternal,
+         fmt::format("unit {} gets no gradient buffer: {} are open at once, all that were planned "
+                     "({}); plan more open_gradients",
+                     at(shape_.layouts, unit).name, pool_owner_.size(), open));
+  }
+  return static_cast<int>(found - pool_owner_.begin());
+}
+
+void Reducer::reduce(int unit) {
+  Unit& u = at(units_, unit);
+  const UnitLayout& layout = at(shape_.layouts, unit);
+  if (!u.has_buffer) give_buffer(unit);  // this rank had no use for the unit: zeros
+  note_bad(unit);
+  wait_running();
+  const Tensor& sums = at(memory_.shard_gradients, unit);
+  const std::int64_t begin = layout.placement == Placement::kReplicated
+                                 ? mesh_.shard_comm().rank() * layout.shard_elems
+                                 : 0;
+  const Tensor sum = sums.slice(0, begin, begin + layout.shard_elems);
+  running_ = mesh_.data_comm().reduce_scatter(
+      {.name = layout.name, .queue = queue_of(context_)},
+      {.input = u.whole.data<float>(),
+       .accumulator = sum.data<float>(),
+       .per_slice = Elems{layout.shard_elems},
+       .scratch = memory_.scratch.raw() == nullptr ? nullptr : memory_.scratch.data<float>(),
+       .mode = shape_.scratch ? ReduceMode::kOrdered : ReduceMode::kLibrary,
+       .slice_of_rank = slice_of_rank_});
+  running_unit_ = unit;
+  u.dirty = false;
+  u.has_buffer = false;
+}
+
+void Reducer::wait_running() {
+  if (running_unit_ < 0) return;
+  const WaitTimer timer(waited_);
+  running_.wait_on(queue_of(context_));
+  running_ = Work{};
+  std::replace(pool_owner_.begin(), pool_owner_.end(), running_unit_, -1);
+  running_unit_ = -1;
+}
+
+// Before the reduction, because afterwards nobody can say whose number it was.
+void Reducer::note_bad(int unit) {
+  if (bad_.unit >= 0) return;
+  std::int64_t element = 0;
+  if (kernels::all_finite(context_, at(units_, unit).whole, element)) return;
+  bad_ = {.unit = unit, .element = element};
+}
+
+// The ranges of one unit lie where all_gather wants them: every shard's sum is in its place.
+void Reducer::gather_replicated() {
+  const WaitTimer timer(waited_);
+  Communicator& comm = mesh_.shard_comm();
+  comm.group_begin();
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    const UnitLayout& layout = shape_.layouts[u];
+    if (layout.placement != Placement::kReplicated || !ZeroShape::trainable(layout)) continue;
+    comm.all_gather({.name = layout.name, .queue = queue_of(context_)},
+                    {.buffer = memory_.shard_gradients[u].raw(),
+                     .per_rank = bytes_of(Elems{layout.shard_elems}, DType::kFloat32)});
+  }
+  comm.group_end().wait_on(queue_of(context_));
+}
+
+}  // namespace k25::parallel

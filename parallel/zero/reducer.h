@@ -1,0 +1,61 @@
+#pragma once
+// Private to parallel/zero: whole gradients of units, and their way to the shards.
+//
+// A group is the run of micro-batches that adds up before a unit is reduced (a slot, a step, or one). A
+// whole gradient is zero when the group first asks for it. Reductions run one at a time, behind the
+// computation of the next unit's gradient: all share one scratch.
+
+#include <vector>
+
+#include "parallel/zero/zero_memory.h"
+
+namespace k25::parallel {
+
+class Reducer {
+ public:
+  Reducer(Mesh& mesh, const ZeroShape& shape, const ZeroMemory& memory, Context& context);
+  ~Reducer();
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
+
+  void begin_step();
+  const std::vector<Tensor>& gradient(int unit);
+  void gradient_done(int unit);
+  void end_micro_batch();
+  void finish();
+  ZeroStore::BadElement first_bad() const { return bad_; }
+  double take_wait_seconds();
+
+ private:
+  struct Unit {
+    bool open = false;   ///< asked for in this micro-batch
+    bool done = false;   ///< done in this micro-batch
+    bool dirty = false;  ///< holds or stands for gradients of this group that are not reduced yet
+    bool has_buffer = false;
+    Tensor whole;        ///< [padded], while has_buffer
+    std::vector<Tensor> views;
+  };
+
+  bool group_ends() const { return (micro_batch_ + 1) % shape_.per_reduction == 0; }
+  void give_buffer(int unit);
+  int free_pool_buffer(int unit);
+  void reduce(int unit);
+  void wait_running();
+  void note_bad(int unit);
+  void gather_replicated();
+
+  Mesh& mesh_;
+  const ZeroShape& shape_;
+  const ZeroMemory& memory_;
+  Context& context_;
+  std::vector<Unit> units_;
+  std::vector<int> pool_owner_;     ///< unit, or -1
+  std::vector<int> slice_of_rank_;  ///< of data_comm
+  std::int64_t micro_batch_ = 0;
+  Work running_;
+  int running_unit_ = -1;
+  ZeroStore::BadElement bad_;
+  double waited_ = 0.0;
+};
+
+}  // namespace k25::parallel

@@ -1,0 +1,55 @@
+#pragma once
+// Private to parallel/zero: every byte that a ZeroStore owns, carved in one pass. The same pass over
+// measuring arenas gives the plan.
+
+#include <vector>
+
+#include "kernels/core/buffer.h"
+#include "parallel/zero/zero_store.h"
+
+namespace k25::parallel {
+
+/// What the options and the mesh mean for memory and for the order of calls.
+struct ZeroShape {
+  ZeroShape(const std::vector<UnitSpec>& units, const MeshShape& mesh, const ZeroOptions& options);
+
+  std::vector<UnitLayout> layouts;
+  int shards = 1;
+  int data_ranks = 1;
+  std::int64_t micro_batches = 1;   ///< of one rank in a step
+  std::int64_t per_reduction = 1;   ///< micro-batches that add up before a unit is reduced
+  int gather_pool = 0;              ///< shared buffers; 0: each gathered unit has its own
+  int gradient_pool = 0;            ///< shared whole-gradient buffers; 0: each unit has its own
+  bool scratch = true;              ///< the reduction is ours and needs room for all ranks' slices
+
+  /// Read in place from the master: no gathered copy exists.
+  bool resident(const UnitLayout& unit) const;
+  /// Has a parameter that is not frozen.
+  static bool trainable(const UnitLayout& unit);
+  /// Takes its whole gradient from the pool.
+  bool pooled(const UnitLayout& unit) const;
+};
+
+/// Views into the arenas, one per unit where the name is a plural; absent where a unit needs none.
+struct ZeroMemory {
+  explicit ZeroMemory(const ZeroShape& shape);            ///< measures
+  ZeroMemory(const ZeroShape& shape, Allocator& allocator);  ///< allocates
+  ZeroPlan plan() const;
+
+  std::vector<Tensor> masters, ms, vs;
+  std::vector<Tensor> shard_gradients;  ///< a replicated unit's: [padded]
+  std::vector<Tensor> gathered;         ///< uint8, per pool buffer or per gathered unit
+  std::vector<Tensor> gradients;        ///< fp32, per pool buffer
+  std::vector<Tensor> own_gradients;    ///< fp32 [padded], per unit with a buffer of its own
+  Tensor scratch;                       ///< fp32
+
+ private:
+  void carve(const ZeroShape& shape);
+  void carve_state(const ZeroShape& shape);
+  void carve_gathered(const ZeroShape& shape);
+  void carve_gradients(const ZeroShape& shape);
+
+  Arena masters_, moments_, shard_gradients_, gathered_, unit_gradients_, scratch_, replicated_;
+};
+
+}  // namespace k25::parallel

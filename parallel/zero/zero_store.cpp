@@ -1,0 +1,144 @@
+#include "parallel/zero/zero_store.h"
+
+#include <fmt/format.h>
+
+#include "kernels/core/check.h"
+#include "parallel/zero/gatherer.h"
+#include "parallel/zero/reducer.h"
+#include "parallel/zero/zero_queue.h"
+
+namespace k25::parallel {
+
+Bytes ZeroPlan::total() const {
+  return Bytes{model_state().n + gathered.n + unit_gradients.n + reduction_scratch.n +
+               replicated.n};
+}
+
+Bytes ZeroPlan::model_state() const { return Bytes{masters.n + moments.n + shard_gradients.n}; }
+
+class ZeroStore::Impl {
+ public:
+  Impl(Mesh& mesh, const std::vector<UnitSpec>& units, const ZeroOptions& options,
+       Context& context, Allocator& allocator)
+      : shard(mesh.shard_comm().rank()), reshard_after(options.reshard_after), shape(units, mesh.shape(), options),
+        memory(shape, allocator), gatherer(mesh, shape, memory, context),
+        reducer(mesh, shape, memory, context) {}
+
+  enum class Stage : std::uint8_t { kBetweenSteps, kMicroBatches, kFinished };
+
+  void expect(Stage wanted, const char* call) const {
+    if (stage == wanted) return;
+    fail(ErrorKind::kInternal,
+         fmt::format("ZeroStore::{} out of order; a step is begin_step, micro-batches, "
+                     "finish_gradients, end_step",
+                     call));
+  }
+
+  const int shard;
+  const ReshardAfter reshard_after;
+  const ZeroShape shape;
+  const ZeroMemory memory;
+  Gatherer gatherer;
+  Reducer reducer;
+  Stage stage = Stage::kBetweenSteps;
+};
+
+ZeroPlan ZeroStore::plan(const std::vector<UnitSpec>& units, const MeshShape& mesh,
+                         const ZeroOptions& options) {
+  return ZeroMemory(ZeroShape(units, mesh, options)).plan();
+}
+
+ZeroStore::ZeroStore(Mesh& mesh, const std::vector<UnitSpec>& units, const ZeroOptions& options,
+                     Context& context, Allocator& allocator) {
+  if (allocator.device() != Device::kCpu) {
+    fail(ErrorKind::kInternal, "ZeroStore: the allocator gives device memory, but there is no CUDA "
+                               "build of it");
+  }
+  impl_ = std::make_unique<Impl>(mesh, units, options, context, allocator);
+}
+
+ZeroStore::~ZeroStore() = default;
+
+int ZeroStore::num_units() const { return static_cast<int>(impl_->shape.layouts.size()); }
+
+const UnitLayout& ZeroStore::layout(int unit) const { return at(impl_->shape.layouts, unit); }
+
+int ZeroStore::unit_index(const std::string& name) const {
+  for (int u = 0; u < num_units(); ++u) {
+    if (layout(u).name == name) return u;
+  }
+  fail(ErrorKind::kInternal, fmt::format("no unit is named {}", name));
+}
+
+Tensor ZeroStore::master(int unit) { return at(impl_->memory.masters, unit); }
+Tensor ZeroStore::m(int unit) { return at(impl_->memory.ms, unit); }
+Tensor ZeroStore::v(int unit) { return at(impl_->memory.vs, unit); }
+
+Tensor ZeroStore::shard_gradient(int unit) {
+  impl_->expect(Impl::Stage::kFinished, "shard_gradient");
+  return at(impl_->memory.shard_gradients, unit);
+}
+
+std::int64_t ZeroStore::shard_begin(int unit) const {
+  const UnitLayout& l = layout(unit);
+  return l.placement == Placement::kReplicated ? 0 : impl_->shard * l.shard_elems;
+}
+
+ZeroStore::Range ZeroStore::owned(int unit) const {
+  const UnitLayout& l = layout(unit);
+  const std::int64_t begin =
+      l.placement == Placement::kReplicated ? impl_->shard * l.shard_elems : 0;
+  return {.begin = begin, .length = l.shard_elems};
+}
+
+void ZeroStore::begin_step() {
+  impl_->expect(Impl::Stage::kBetweenSteps, "begin_step");
+  impl_->stage = Impl::Stage::kMicroBatches;
+  impl_->reducer.begin_step();
+}
+
+void ZeroStore::prefetch(int unit) { impl_->gatherer.prefetch(unit); }
+
+const std::vector<Tensor>& ZeroStore::acquire(int unit) { return impl_->gatherer.acquire(unit); }
+
+void ZeroStore::release(int unit, Phase phase) { impl_->gatherer.release(unit, phase); }
+
+const std::vector<Tensor>& ZeroStore::gradient(int unit) {
+  impl_->expect(Impl::Stage::kMicroBatches, "gradient");
+  return impl_->reducer.gradient(unit);
+}
+
+void ZeroStore::gradient_done(int unit) {
+  impl_->expect(Impl::Stage::kMicroBatches, "gradient_done");
+  impl_->reducer.gradient_done(unit);
+}
+
+void ZeroStore::end_micro_batch() {
+  impl_->expect(Impl::Stage::kMicroBatches, "end_micro_batch");
+  impl_->reducer.end_micro_batch();
+  if (impl_->reshard_after == ReshardAfter::kMicroBatch) {
+    impl_->gatherer.drop("end_micro_batch");
+  }
+}
+
+void ZeroStore::finish_gradients() {
+  impl_->expect(Impl::Stage::kMicroBatches, "finish_gradients");
+  impl_->reducer.finish();
+  impl_->stage = Impl::Stage::kFinished;
+}
+
+void ZeroStore::end_step() {
+  impl_->expect(Impl::Stage::kFinished, "end_step");
+  impl_->gatherer.drop("end_step");
+  impl_->stage = Impl::Stage::kBetweenSteps;
+}
+
+ZeroStore::BadElement ZeroStore::first_bad_gradient() const { return impl_->reducer.first_bad(); }
+
+void ZeroStore::invalidate() { impl_->gatherer.drop("invalidate"); }
+
+double ZeroStore::take_wait_seconds() {
+  return impl_->gatherer.take_wait_seconds() + impl_->reducer.take_wait_seconds();
+}
+
+}  // namespace k25::parallel

@@ -1,0 +1,18 @@
+# Libraries outside the kernel library; scripts/setup.sh installs them all.
+set(MPI_CXX_SKIP_MPICXX ON)  # the C interface; the C++ one is gone from the standard
+find_package(MPI REQUIRED COMPONENTS CXX)
+enable_language(C)  # FindHDF5 compiles a C probe
+find_package(HDF5 REQUIRED COMPONENTS C)
+find_package(yaml-cpp REQUIRED)
+find_package(fmt REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+find_library(K25_SENTENCEPIECE sentencepiece REQUIRED)
+find_library(K25_SENTENCEPIECE_TRAIN sentencepiece_train REQUIRED)
+if(NOT TARGET yaml-cpp::yaml-cpp)  # yaml-cpp 0.7 exports the plain name
+  add_library(yaml-cpp::yaml-cpp ALIAS yaml-cpp)
+endif()

@@ -1,0 +1,67 @@
+#include "kernels/core/check.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+
+namespace k25 {
+namespace {
+
+TEST(Check, FailThrowsKindMessageAndPlace) {
+  int line = 0;
+  try {
+    line = __LINE__ + 1;
+    fail(ErrorKind::kData, "corpus.h5: no table 'tokens'");
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kData);
+    EXPECT_EQ(e.exit_code(), 3);
+    EXPECT_STREQ(e.what(), "corpus.h5: no table 'tokens'");
+    EXPECT_EQ(static_cast<int>(e.where().line()), line);
+    EXPECT_NE(std::strstr(e.where().file_name(), "check_test.cpp"), nullptr);
+    return;
+  }
+  FAIL() << "fail() returned";
+}
+
+TEST(Check, ExitCodesAreThoseOfTheKinds) {
+  EXPECT_EQ(Error(ErrorKind::kInternal, "").exit_code(), 1);
+  EXPECT_EQ(Error(ErrorKind::kUsage, "").exit_code(), 2);
+  EXPECT_EQ(Error(ErrorKind::kData, "").exit_code(), 3);
+  EXPECT_EQ(Error(ErrorKind::kCheckpoint, "").exit_code(), 4);
+  EXPECT_EQ(Error(ErrorKind::kNumeric, "").exit_code(), 5);
+  EXPECT_EQ(Error(ErrorKind::kCommunication, "").exit_code(), 6);
+  EXPECT_EQ(Error(ErrorKind::kGate, "").exit_code(), 7);
+}
+
+TEST(Check, FailedConditionNamesItselfTheReasonAndThePlace) {
+  const int rows = 3;
+  try {
+    K25_CHECK(rows == 4, "A has " + std::to_string(rows) + " rows, B has 4");
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kUsage);
+    const std::string text = e.what();
+    EXPECT_NE(text.find("A has 3 rows, B has 4"), std::string::npos);
+    EXPECT_NE(text.find("rows == 4"), std::string::npos);
+    EXPECT_NE(text.find("tests/kernels/core/check_test.cpp:"), std::string::npos) << text;
+    return;
+  }
+  FAIL() << "K25_CHECK let a false condition pass";
+}
+
+TEST(Check, ConditionRunsOnceAndTheReasonOnlyOnFailure) {
+  int conditions = 0, reasons = 0;
+  const auto reason = [&] {
+    ++reasons;
+    return std::string("why");
+  };
+  K25_CHECK(++conditions == 1, reason());
+  EXPECT_EQ(conditions, 1);
+  EXPECT_EQ(reasons, 0);
+  EXPECT_THROW(K25_CHECK(++conditions == 1, reason()), Error);
+  EXPECT_EQ(conditions, 2);
+  EXPECT_EQ(reasons, 1);
+}
+
+}  // namespace
+}  // namespace k25

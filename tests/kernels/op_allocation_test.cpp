@@ -1,0 +1,120 @@
+// Ops never allocate, with or without a thread pool. operator new of the whole program is counted;
+// the op's own code has no other way to the heap (tests/kernels/gemm has its own test: Eigen calls
+// malloc).
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <functional>
+#include <new>
+#include <string>
+
+#include "kernels/adamw/adamw.h"
+#include "kernels/convert/convert.h"
+#include "kernels/embedding/embedding.h"
+#include "kernels/reduce/reduce.h"
+#include "kernels/residual/residual.h"
+#include "kernels/rmsnorm/rmsnorm.h"
+#include "kernels/swiglu/swiglu.h"
+#include "tests/kernels/op_test.h"
+
+namespace {
+std::atomic<long> allocations{0};
+}  // namespace
+
+// noinline: inlined into a caller, GCC 12 takes malloc and operator delete for a mismatched pair.
+[[gnu::noinline]] void* operator new(std::size_t size) {
+  ++allocations;
+  if (void* p = std::malloc(size == 0 ? 1 : size)) return p;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+
+namespace k25::kernels {
+namespace {
+
+using op_test::GuardedTensor;
+using op_test::random_tensor;
+
+/// Runs `op` for each context and dtype; expects no allocation.
+void expect_none(const std::function<void(Context&)>& op) {
+  op_test::for_each_context([&](Context& ctx) {
+    const long before = allocations;
+    op(ctx);
+    EXPECT_EQ(allocations - before, 0);
+  });
+}
+
+TEST(OpAllocation, TheCounterSeesAllocations) {
+  const long before = allocations;
+  const std::string text(100, 'x');  // made by libstdc++, not by this program's own code
+  EXPECT_GE(allocations - before, 1) << text;
+}
+
+TEST(OpAllocation, RmsNorm) {
+  for (const DType t : {DType::kFloat32, DType::kBFloat16}) {
+    const GuardedTensor x = random_tensor("x", t, {300, 64});
+    const GuardedTensor y(t, {300, 64});
+    const GuardedTensor gain(DType::kFloat32, {64});
+    const GuardedTensor rstd(DType::kFloat32, {300});
+    const RmsNormPlan plan = rmsnorm_plan({.rows = 300, .cols = 64, .dtype = t});
+    const op_test::Scratch scratch(plan.workspace_bytes);
+    expect_none([&](Context& ctx) {
+      rmsnorm_forward(ctx, plan, {.x_ND = x, .residual_ND = x, .gain_D = gain},
+                      {.sum_ND = x, .y_ND = y, .rstd_N = rstd}, scratch.workspace());
+      rmsnorm_backward(ctx, plan,
+                       {.dy_ND = y, .sum_ND = x, .gain_D = gain, .rstd_N = rstd, .d_sum_ND = y},
+                       {.dx_ND = y, .dgain_D = gain}, scratch.workspace());
+    });
+  }
+}
+
+TEST(OpAllocation, Swiglu) {
+  const GuardedTensor x = random_tensor("x", DType::kBFloat16, {100, 64});
+  const GuardedTensor y(DType::kBFloat16, {100, 32});
+  const SwigluPlan plan = swiglu_plan({.rows = 100, .cols = 32, .dtype = DType::kBFloat16});
+  expect_none([&](Context& ctx) {
+    swiglu_forward(ctx, plan, {.gate_up_NG = x}, {.out_NF = y}, {});
+    swiglu_backward(ctx, plan, {.dout_NF = y, .gate_up_NG = x}, {.d_gate_up_NG = x}, {});
+  });
+}
+
+TEST(OpAllocation, EmbeddingAndResidual) {
+  GuardedTensor token(DType::kInt32, {200});
+  token.fill(3);
+  const GuardedTensor table = random_tensor("table", DType::kFloat32, {5, 300});
+  const GuardedTensor out(DType::kFloat32, {200, 300});
+  const EmbeddingPlan plan = embedding_plan({.tokens = 200, .vocab = 5, .hidden = 300});
+  const ResidualPlan add = residual_plan({.count = 60000});
+  expect_none([&](Context& ctx) {
+    embedding_forward(ctx, plan, {.token_N = token, .table_VD = table}, {.out_ND = out}, {});
+    residual_forward(ctx, add, {.a = out, .b = out}, {.y = out}, {});
+    embedding_backward(ctx, plan, {.token_N = token, .dout_ND = out}, {.dtable_VD = table}, {});
+  });
+}
+
+TEST(OpAllocation, UpdateReduceAndConvert) {
+  const std::int64_t n = 20 * kChunk;
+  const GuardedTensor x = random_tensor("x", DType::kFloat32, {n});
+  const GuardedTensor m = random_tensor("m", DType::kFloat32, {n});
+  const GuardedTensor v = random_tensor("v", DType::kFloat32, {n}, {}, 0.1, 1);
+  const GuardedTensor grad = random_tensor("grad", DType::kFloat32, {n});
+  const GuardedTensor low(DType::kBFloat16, {n});
+  const GuardedTensor sums(DType::kFloat64, {n / kChunk});
+  const ConstTensor parts = grad.tensor().view({2, n / 2});
+  expect_none([&](Context& ctx) {
+    adamw_update(ctx, {.grad_n = grad, .scalars = {}},
+                 {.master_n = x, .m_n = m, .v_n = v, .copy_out_n = low});
+    chunk_square_sums(ctx, x, sums);
+    std::int64_t first = 0;
+    EXPECT_TRUE(all_finite(ctx, x, first));
+    ordered_sum(ctx, parts, x.tensor().slice(0, 0, n / 2));
+    convert(ctx, x, low);
+    EXPECT_GT(add_in_order(sums), 0);
+  });
+}
+
+}  // namespace
+}  // namespace k25::kernels

@@ -1,0 +1,67 @@
+#pragma once
+// The manifest of a checkpoint: what is where, and the digests it is checked against. Private to this folder.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "data/io/block_digest.h"
+#include "parallel/zero/unit.h"
+#include "trainer/checkpoint/state.h"
+
+namespace k25::trainer {
+
+struct ManifestRange {
+  int file = 0;  ///< index into Manifest::files
+  std::int64_t begin = 0, length = 0;  ///< elements of the unit's flat buffer
+};
+
+struct ManifestParameter {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  std::int64_t offset = 0;
+  friend bool operator==(const ManifestParameter&, const ManifestParameter&) = default;
+};
+
+struct ManifestUnit {
+  std::string name;
+  std::int64_t numel = 0;
+  std::vector<ManifestParameter> parameters;
+  std::vector<ManifestRange> ranges;
+};
+
+struct ManifestFile {
+  std::string name;
+  data::FileDigest digest;
+};
+
+/// Layout-independent digests of the three tensors of all units (checkpoint.h, state_digest).
+struct TensorDigests {
+  std::string master, m, v;
+  friend bool operator==(const TensorDigests&, const TensorDigests&) = default;
+};
+
+struct Manifest {
+  TrainState state;
+  std::string config;
+  std::vector<ManifestUnit> units;
+  std::vector<ManifestFile> files;
+  TensorDigests digests;
+};
+
+inline constexpr const char* kManifestName = "manifest.json";
+
+std::string to_json(const Manifest& manifest);
+/// Throws kCheckpoint: missing ("unfinished"), unreadable, bad JSON, unknown format or version.
+Manifest read_manifest(const std::filesystem::path& folder);
+
+ManifestUnit describe_unit(const parallel::UnitLayout& layout);
+
+/// "rank-00003.h5" and "/units/layers.3/master".
+std::string shard_file_name(int index);
+std::string dataset_name(const std::string& unit, const std::string& tensor);
+
+inline constexpr const char* kTensorNames[] = {"master", "m", "v"};
+
+}  // namespace k25::trainer

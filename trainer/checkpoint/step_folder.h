@@ -1,0 +1,22 @@
+#pragma once
+// The folders RUN/checkpoints/step-N. Private to this folder and to `k25 inspect`.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace k25::trainer {
+
+struct StepFolder {
+  std::int64_t step = 0;
+  std::filesystem::path path;
+};
+
+/// Sorted by step; unfinished (.tmp) folders are left out.
+std::vector<StepFolder> step_folders(const std::filesystem::path& run_dir);
+
+/// "step-000120".
+std::string step_folder_name(std::int64_t step);
+
+}  // namespace k25::trainer

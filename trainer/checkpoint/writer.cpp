@@ -1,0 +1,339 @@
+// Saving: snapshot, write behind, agree, rename, retain.
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "data/io/atomic_file.h"
+#include "data/io/h5_layout.h"
+#include "parallel/comm/agree.h"
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/digest.h"
+#include "trainer/checkpoint/manifest.h"
+#include "trainer/checkpoint/step_folder.h"
+
+namespace k25::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+using parallel::collectively;
+using Clock = std::chrono::steady_clock;
+
+// This rank's part of one unit.
+struct Part {
+  int unit = 0;
+  std::int64_t begin = 0, length = 0;  // elements of the unit
+  std::int64_t local = 0;              // offset inside the rank's tensors
+  std::int64_t at = 0;                 // offset of `master` in the snapshot, elements; m and v follow
+};
+
+// All ranks' strings, in rank order, on every rank.
+std::vector<std::string> gather_strings(parallel::Communicator& comm, const std::string& mine) {
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  std::vector<std::int64_t> sizes(ranks, 0);
+  sizes[static_cast<std::size_t>(comm.rank())] = static_cast<std::int64_t>(mine.size());
+  comm.all_gather({.name = "file digests"}, {sizes.data(), Bytes{8}}).wait();
+  const auto largest = static_cast<std::size_t>(*std::max_element(sizes.begin(), sizes.end()));
+  std::vector<char> all(ranks * largest);
+  std::copy(mine.begin(), mine.end(),
+            all.begin() + static_cast<std::ptrdiff_t>(largest * static_cast<std::size_t>(comm.rank())));
+  comm.all_gather({.name = "file digests"},
+                  {all.data(), Bytes{static_cast<std::int64_t>(largest)}})
+      .wait();
+  std::vector<std::string> strings;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    strings.emplace_back(all.data() + r * largest, static_cast<std::size_t>(sizes[r]));
+  }
+  return strings;
+}
+
+}  // namespace
+
+struct CheckpointWriter::Impl {
+  parallel::Mesh& mesh;
+  parallel::ZeroStore& store;
+  fs::path run_dir;
+  CheckpointConfig config;
+  DebugKill kill;
+  std::string resolved;
+  std::optional<fs::path> resumed_from;
+
+  std::vector<Part> parts;
+  Buffer snapshot;
+  std::thread writer;
+  std::atomic<bool> written{false};
+  std::string failure;        // of this rank's write; valid once `written`
+  data::FileDigest digest;    // likewise
+  bool pending = false;
+  TrainState state;           // of the pending save
+  TensorDigests digests;
+  std::int64_t best = -1;     // step to point RUN/best at when it is committed
+  double seconds = 0.0;
+
+  bool writes_file() const { return mesh.coordinate().replicate == 0; }
+  bool is_root() const { return mesh.world().rank() == 0; }
+  fs::path folder() const { return run_dir / "checkpoints" / step_folder_name(state.step); }
+  fs::path unfinished() const { return folder().string() + ".tmp"; }
+
+  void kill_at(const char* point) const {
+    const bool here = kill.point == point && kill.rank == mesh.world().rank();
+    if (here && (kill.step == 0 || kill.step == state.step)) ::kill(getpid(), kill.signal);
+  }
+
+  void plan_parts();
+  void take_snapshot();
+  void write_file() noexcept;
+  void commit();
+  void publish(const std::vector<std::string>& file_digests);
+  void retain() const;
+  void forget_failed(const std::string& reason);
+};
+
+void CheckpointWriter::Impl::plan_parts() {
+  std::int64_t at = 0;
+  for (int u = 0; u < store.num_units(); ++u) {
+    const parallel::ZeroStore::Range owned = store.owned(u);
+    Part part{.unit = u, .begin = store.shard_begin(u) + owned.begin, .local = owned.begin, .at = at};
+    part.length = std::clamp<std::int64_t>(store.layout(u).numel - part.begin, 0, owned.length);
+    at += 3 * part.length;
+    parts.push_back(part);
+  }
+}
+
+void CheckpointWriter::Impl::take_snapshot() {
+  auto* to = static_cast<float*>(snapshot.data());
+  for (const Part& part : parts) {
+    const Tensor tensors[] = {store.master(part.unit), store.m(part.unit), store.v(part.unit)};
+    for (int t = 0; t < 3; ++t) {
+      if (part.length == 0) continue;
+      std::memcpy(to + part.at + t * part.length, tensors[t].data<float>() + part.local,
+                  static_cast<std::size_t>(part.length) * 4);
+    }
+  }
+}
+
+// On the writer thread.
+void CheckpointWriter::Impl::write_file() noexcept {
+  try {
+    data::H5Layout layout;
+    for (const Part& part : parts) {
+      for (const char* tensor : kTensorNames) {
+        layout[dataset_name(store.layout(part.unit).name, tensor)] = {data::H5Type::kF32,
+                                                                      {part.length}};
+      }
+    }
+    const fs::path path = unfinished() / shard_file_name(mesh.shard_comm().rank());
+    data::H5Writer file(path, layout, ErrorKind::kCheckpoint);
+    const auto* from = static_cast<const float*>(snapshot.data());
+    for (const Part& part : parts) {
+      for (int t = 0; t < 3; ++t) {
+        file.write(dataset_name(store.layout(part.unit).name, kTensorNames[t]), Bytes{0},
+                   std::as_bytes(std::span(from + part.at + t * part.length,
+                                           static_cast<std::size_t>(part.length))));
+      }
+    }
+    digest = file.finish();
+    kill_at("after_shard_write");
+  } catch (const std::exception& error) {
+    failure = error.what();
+  }
+  written = true;
+}
+
+// Rank 0: manifest, rename, latest, retention.
+void CheckpointWriter::Impl::publish(const std::vector<std::string>& file_digests) {
+  Manifest manifest{.state = state, .config = resolved, .digests = digests};
+  for (std::size_t i = 0; i < file_digests.size(); ++i) {
+    const nlohmann::json j = nlohmann::json::parse(file_digests[i]);
+    manifest.files.push_back(
+        {shard_file_name(static_cast<int>(i)), data::FileDigest{j.at("size"), j.at("blocks")}});
+  }
+  const auto ranks = static_cast<std::int64_t>(file_digests.size());
+  for (int u = 0; u < store.num_units(); ++u) {
+    const parallel::UnitLayout& layout = store.layout(u);
+    ManifestUnit unit = describe_unit(layout);
+    for (std::int64_t r = 0; r < ranks; ++r) {
+      const std::int64_t begin = std::min(r * layout.shard_elems, layout.numel);
+      const std::int64_t end = std::min(begin + layout.shard_elems, layout.numel);
+      unit.ranges.push_back({static_cast<int>(r), begin, end - begin});
+    }
+    manifest.units.push_back(unit);
+  }
+  data::write_file_atomically(unfinished() / kManifestName, to_json(manifest), ErrorKind::kCheckpoint);
+  kill_at("before_rename");
+  if (fs::exists(folder())) fs::remove_all(folder());  // an older run's step of the same number
+  data::rename_durably(unfinished(), folder(), ErrorKind::kCheckpoint);
+  kill_at("after_rename_before_latest");
+  data::write_file_atomically(run_dir / "latest", step_folder_name(state.step) + "\n",
+                              ErrorKind::kCheckpoint);
+  if (best == state.step) {
+    data::write_file_atomically(run_dir / "best", step_folder_name(best) + "\n", ErrorKind::kCheckpoint);
+  }
+  retain();
+}
+
+// Older checkpoints go only now, after the new one is in place and its sizes are right.
+void CheckpointWriter::Impl::retain() const {
+  for (const ManifestFile& file : read_manifest(folder()).files) {
+    data::verify_file(folder() / file.name, file.digest, ErrorKind::kCheckpoint, {0}, {0});
+  }
+  std::string best_name;
+  if (fs::exists(run_dir / "best")) {
+    best_name = data::read_file(run_dir / "best", ErrorKind::kCheckpoint);
+    best_name.erase(best_name.find_last_not_of("\r\n") + 1);
+  }
+  const std::vector<StepFolder> steps = step_folders(run_dir);
+  std::int64_t kept = 0;
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    const bool protected_one = step->step == state.step || step->path.filename() == best_name ||
+                               (resumed_from && fs::exists(*resumed_from) &&
+                                fs::equivalent(step->path, *resumed_from));
+    if (++kept > config.keep && !protected_one) fs::remove_all(step->path);
+  }
+  for (const fs::directory_entry& entry : fs::directory_iterator(run_dir / "checkpoints")) {
+    if (entry.path().extension() == ".tmp") fs::remove_all(entry.path());
+  }
+}
+
+void CheckpointWriter::Impl::forget_failed(const std::string& reason) {
+  if (is_root()) {
+    std::error_code ignored;
+    fs::remove_all(unfinished(), ignored);
+  }
+  const std::string message = fmt::format("checkpoint of step {} was not saved: {}; older checkpoints and "
+                                          "'latest' are untouched", state.step, reason);
+  if (config.on_error == OnCheckpointError::kStop) {
+    throw parallel::AgreedError(ErrorKind::kCheckpoint, message, 0);
+  }
+  if (is_root()) fmt::print(stderr, "k25: warning: {}\n", message);
+}
+
+// Collective, once every rank has written.
+void CheckpointWriter::Impl::commit() {
+  if (writer.joinable()) writer.join();
+  pending = false;
+  try {
+    collectively(mesh.world().comm(), "checkpoint", [&] {
+      if (!failure.empty()) fail(ErrorKind::kCheckpoint, failure);
+    });
+    const std::vector<std::string> digests_of_files = gather_strings(
+        mesh.shard_comm(), nlohmann::json{{"size", digest.size}, {"blocks", digest.blocks}}.dump());
+    collectively(mesh.world().comm(), "checkpoint", [&] {
+      if (!is_root()) return;
+      try {
+        publish(digests_of_files);
+      } catch (const fs::filesystem_error& error) {
+        fail(ErrorKind::kCheckpoint, error.what());
+      }
+    });
+  } catch (const parallel::AgreedError& error) {
+    forget_failed(error.what());
+  }
+}
+
+CheckpointWriter::CheckpointWriter(parallel::Mesh& mesh, parallel::ZeroStore& store,
+                                   const fs::path& run_dir, const CheckpointConfig& config,
+                                   const DebugKill& kill, const std::string& resolved_config,
+                                   std::optional<fs::path> resumed_from, Allocator& allocator)
+    : impl_(new Impl{.mesh = mesh,
+                     .store = store,
+                     .run_dir = run_dir,
+                     .config = config,
+                     .kill = kill,
+                     .resolved = resolved_config,
+                     .resumed_from = std::move(resumed_from)}) {
+  impl_->plan_parts();
+  std::int64_t elements = 0;
+  for (const Part& part : impl_->parts) elements += 3 * part.length;
+  impl_->snapshot = Buffer(Bytes{elements * 4}, allocator);
+}
+
+CheckpointWriter::~CheckpointWriter() {
+  if (impl_->writer.joinable()) impl_->writer.join();
+}
+
+Bytes CheckpointWriter::plan(const std::vector<parallel::UnitSpec>& units,
+                             const parallel::MeshShape& mesh) {
+  std::int64_t elements = 0;
+  const std::int64_t shards = std::int64_t{mesh.shard} * mesh.expert * mesh.context;
+  for (const parallel::UnitSpec& unit : units) {
+    const parallel::UnitLayout layout = parallel::make_layout(unit, shards, DType::kFloat32);
+    elements += 3 * std::min(layout.shard_elems, layout.numel);
+  }
+  return Bytes{elements * 4};
+}
+
+void CheckpointWriter::save(const TrainState& state) {
+  Impl& w = *impl_;
+  if (w.pending && w.state.step == state.step) return;
+  finish();
+  if (w.state.step == state.step && w.state.step > 0) return;  // already saved in this run
+  const auto start = Clock::now();
+  w.state = state;
+  try {
+    collectively(w.mesh.world().comm(), "checkpoint folder", [&] {
+      if (!w.is_root()) return;
+      std::error_code error;
+      fs::remove_all(w.unfinished(), error);
+      fs::create_directories(w.unfinished(), error);
+      if (error) {
+        fail(ErrorKind::kCheckpoint, w.unfinished().string() + ": " + error.message());
+      }
+    });
+  } catch (const parallel::AgreedError& error) {
+    return w.forget_failed(error.what());
+  }
+  w.take_snapshot();
+  w.digests = digest_store(w.mesh, w.store);
+  w.failure.clear();
+  w.written = !w.writes_file();
+  w.pending = true;
+  if (w.writes_file()) w.writer = std::thread([&w] { w.write_file(); });
+  w.seconds += std::chrono::duration<double>(Clock::now() - start).count();
+  if (!w.config.asynchronous) finish();
+}
+
+void CheckpointWriter::poll() {
+  Impl& w = *impl_;
+  if (!w.pending) return;
+  std::int64_t all_written = w.written ? 1 : 0;
+  w.mesh.world().comm()
+      .all_reduce_small({.name = "checkpoint written"},
+                        {.integers = &all_written, .count = 1, .op = parallel::ReduceOp::kMin})
+      .wait();
+  if (all_written == 0) return;
+  const auto start = Clock::now();
+  w.commit();
+  w.seconds += std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Asks again and again instead of waiting for the writer thread: a slow disk on one rank must not look
+// like a lost peer to the others.
+void CheckpointWriter::finish() {
+  while (impl_->pending) {
+    poll();
+    if (impl_->pending) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+void CheckpointWriter::mark_best(std::int64_t step) {
+  Impl& w = *impl_;
+  w.best = step;
+  if (w.pending || w.state.step != step) return;  // publish() will do it
+  collectively(w.mesh.world().comm(), "best checkpoint", [&] {
+    if (!w.is_root() || !fs::exists(w.folder())) return;
+    data::write_file_atomically(w.run_dir / "best", step_folder_name(step) + "\n",
+                                ErrorKind::kCheckpoint);
+  });
+}
+
+double CheckpointWriter::take_seconds() { return std::exchange(impl_->seconds, 0.0); }
+
+}  // namespace k25::trainer

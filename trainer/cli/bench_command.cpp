@@ -1,0 +1,163 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "data/corpus/corpus.h"
+#include "data/io/atomic_file.h"
+#include "kernels/core/philox.h"
+#include "kernels/gemm/gemm.h"
+#include "parallel/comm/agree.h"
+#include "trainer/cli/commands.h"
+#include "trainer/config/parse.h"
+#include "trainer/train/memory_plan.h"
+#include "trainer/train/progress.h"
+#include "trainer/train/step.h"
+
+namespace k25::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+struct BenchArguments {
+  std::string config;
+  std::vector<std::string> overrides;
+  std::int64_t steps = 20, warmup = 3;
+};
+
+// A corpus of random tokens, so that a step can be timed without preparing anything.
+class RandomCorpus {
+ public:
+  RandomCorpus(parallel::Communicator& comm, const Config& config) : root_(comm.rank() == 0) {
+    folder_ = parallel::from_rank0(comm, "bench corpus", [&] {
+      std::string pattern = (fs::temp_directory_path() / "k25-bench-XXXXXX").string();
+      if (mkdtemp(pattern.data()) == nullptr) fail(ErrorKind::kData, pattern + ": cannot be created");
+      write(pattern, config);
+      return pattern;
+    });
+  }
+  ~RandomCorpus() {
+    std::error_code ignored;
+    if (root_) fs::remove_all(folder_, ignored);
+  }
+  RandomCorpus(const RandomCorpus&) = delete;
+  RandomCorpus& operator=(const RandomCorpus&) = delete;
+  fs::path manifest() const { return fs::path(folder_) / "corpus" / "manifest.json"; }
+
+ private:
+  static void write(const fs::path& folder, const Config& config) {
+    data::CorpusContent content;
+    const std::int64_t count = 16 * config.data.sequence + 1;
+    const Philox random(config.run.seed, 0, "bench");
+    for (std::int64_t i = 0; i < count; ++i) {
+      content.tokens.push_back(static_cast<std::int32_t>(
+          random.below(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(config.model.vocab))));
+    }
+    content.labels.assign(content.tokens.size(), 1);
+    content.info.vocab = config.model.vocab;
+    content.info.domains = {"random"};
+    content.documents = {{.source = "random", .sha256 = "", .token_end = count}};
+    content.token_bytes.assign(static_cast<std::size_t>(config.model.vocab), "");
+    content.tokenizer = folder / "tokenizer";
+    data::write_file_atomically(content.tokenizer, "none\n", ErrorKind::kData);
+    data::write_corpus(folder / "corpus", content);
+  }
+
+  bool root_;
+  std::string folder_;
+};
+
+// GFLOP/s of the project's own fp32 GEMM on one rank: the ceiling that the step is held against.
+double gemm_ceiling(Context& context) {
+  constexpr std::int64_t n = 768;
+  const auto plan = kernels::gemm_plan({.m = n, .n = n, .k = n, .transpose_b = kernels::Transpose::kYes});
+  HostAllocator allocator;
+  const Buffer memory(Bytes{3 * n * n * 4}, allocator), scratch(plan.workspace_bytes, allocator);
+  const auto matrix = [&](std::int64_t i) {
+    return memory.view(DType::kFloat32, {n, n}, Bytes{i * n * n * 4});
+  };
+  double best = 0.0;
+  for (int i = 0; i < 8; ++i) {
+    const auto start = Clock::now();
+    kernels::gemm_forward(context, plan, {matrix(0), matrix(1)}, {matrix(2)},
+                          {scratch.data(), scratch.size()});
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    best = std::max(best, 2.0 * n * n * n / seconds * 1e-9);
+  }
+  return best;
+}
+
+void run_bench_step(const BenchArguments& arguments, const CommandContext& command) {
+  parallel::World& world = *command.world;
+  ParsedConfig parsed;
+  const std::string text = parallel::from_rank0(world.comm(), "config", [&] {
+    return data::read_file(arguments.config, ErrorKind::kUsage);
+  });
+  parallel::collectively(world.comm(), "config", [&] {
+    parsed = parse_config(text, arguments.config, arguments.overrides, world.size());
+  });
+  const Config& config = parsed.config;
+  std::vector<std::string> warnings;
+  Runtime runtime(world, config, warnings);
+  const RandomCorpus files(world.comm(), config);
+  const data::Corpus corpus(files.manifest());
+  const data::Sampler sampler(corpus, {0}, {.sequence = config.data.sequence, .seed = config.run.seed});
+  Model model(config.model, {config.train.micro_batch, config.data.sequence, config.train.precision},
+              config.freeze);
+  const parallel::ZeroOptions zero =
+      resolve_zero(config, model, host_memory_budget(world.local_size()));
+  parallel::ZeroStore store(runtime.mesh(), model.units(), zero, runtime.context(), runtime.allocator());
+  model.allocate(runtime.allocator());
+  initialize_parameters(store, config.run.seed);
+  Stepper stepper(runtime, config, model, store, corpus, sampler);
+  TrainState state;
+  state.mixture = sampler.initial_state();
+
+  std::vector<double> seconds;
+  for (std::int64_t i = 0; i < arguments.warmup + arguments.steps; ++i) {
+    const auto start = Clock::now();
+    stepper.run(state, false);
+    if (i >= arguments.warmup) {
+      seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    }
+  }
+  std::sort(seconds.begin(), seconds.end());
+  const double median = seconds[seconds.size() / 2];
+  const double tokens = static_cast<double>(config.train.batch * config.data.sequence);
+  const double flops = tokens * flops_per_token(config.model, config.data.sequence);
+  const double ceiling = gemm_ceiling(runtime.context()) * world.size();
+  const double floor = flops * 1e-9 / ceiling;
+  if (world.rank() == 0) {
+    fmt::print("step ranks={} tokens={:.0f} median_ms={:.2f} min_ms={:.2f} max_ms={:.2f} tok/s={:.0f} "
+               "gflop/s={:.1f} gemm_ceiling_gflop/s={:.1f} floor_ms={:.2f} floor/median={:.3f}\n{}\n",
+               world.size(), tokens, 1e3 * median, 1e3 * seconds.front(), 1e3 * seconds.back(),
+               tokens / median, flops * 1e-9 / median, ceiling, 1e3 * floor, floor / median,
+               runtime.fingerprint());
+  }
+}
+
+}  // namespace
+
+Command add_bench(CLI::App& root) {
+  auto arguments = std::make_shared<BenchArguments>();
+  CLI::App* app = root.add_subcommand("bench", "measured speed against a stated floor");
+  app->require_subcommand(1);
+  CLI::App* step = app->add_subcommand("step", "one training step on random tokens");
+  step->add_option("--config", arguments->config, "YAML file")->required();
+  step->add_option("--set", arguments->overrides, "override one key: a.b=value (repeatable)")
+      ->allow_extra_args(false);
+  step->add_option("--steps", arguments->steps, "timed steps")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  step->add_option("--warmup", arguments->warmup, "steps before")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  return {app, Needs::kWorld,
+          [arguments](const CommandContext& context) { run_bench_step(*arguments, context); }};
+}
+
+}  // namespace k25::trainer

@@ -1,0 +1,66 @@
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "parallel/comm/agree.h"
+#include "trainer/cli/commands.h"
+#include "trainer/eval/evaluate.h"
+#include "trainer/train/load_run.h"
+
+namespace k25::trainer {
+namespace {
+
+struct EvalArguments {
+  std::string path, which = "best";
+  std::vector<std::string> overrides;
+  std::int64_t batch = 4;
+};
+
+void print_result(const EvalRecord& eval, const UnigramBaseline& baseline, std::int64_t step) {
+  if (!eval.loss) {
+    fmt::print("step={} loss=n/a tokens={}\n", step, eval.tokens);
+    return;
+  }
+  fmt::print("step={} loss={:.4f} tokens={} unigram_entropy={:.4f} train_unigram_cross_entropy={:.4f}\n",
+             step, *eval.loss, eval.tokens, baseline.entropy, baseline.cross_entropy);
+  for (const auto& [domain, loss] : eval.domain_loss) {
+    fmt::print("  domain={} loss={:.4f}\n", domain, loss);
+  }
+}
+
+void run_eval(const EvalArguments& arguments, const CommandContext& context) {
+  parallel::World& world = *context.world;
+  LoadedRun run = load_run(world, arguments.path, arguments.which, arguments.overrides,
+                           arguments.batch);
+  const Config& config = run.parsed.config;
+  std::unique_ptr<data::Corpus> corpus;
+  data::Split split;
+  parallel::collectively(world.comm(), "corpus", [&] {
+    corpus = std::make_unique<data::Corpus>(config.data.train);
+    split = data::split_documents(*corpus, config.data.validation);
+  });
+  const data::ValidationSet validation(*corpus, split.validation, config.data.sequence);
+  Evaluator evaluator(*run.runtime, config, *run.model, *run.store, *corpus, validation);
+  const EvalRecord eval = evaluator.run(run.info.state.step);
+  if (world.rank() != 0) return;
+  if (split.validation.empty()) fmt::print(stderr, "k25: warning: no validation data (data.validation)\n");
+  print_result(eval, unigram_baseline(*corpus, split), run.info.state.step);
+}
+
+}  // namespace
+
+Command add_eval(CLI::App& root) {
+  auto arguments = std::make_shared<EvalArguments>();
+  CLI::App* app = root.add_subcommand("eval", "validation loss of a checkpoint, by domain");
+  app->add_option("RUN", arguments->path, "run directory or checkpoint folder")->required();
+  app->add_option("--checkpoint", arguments->which, "best | latest | step:N")->capture_default_str();
+  app->add_option("--set", arguments->overrides, "override one key: a.b=value (repeatable)")
+      ->allow_extra_args(false);
+  app->add_option("--batch", arguments->batch, "sequences per forward pass")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  return {app, Needs::kWorld,
+          [arguments](const CommandContext& context) { run_eval(*arguments, context); }};
+}
+
+}  // namespace k25::trainer

@@ -1,0 +1,89 @@
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "data/corpus/corpus.h"
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/step_folder.h"
+#include "trainer/cli/commands.h"
+#include "trainer/train/load_run.h"
+
+namespace k25::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct InspectArguments {
+  std::string path, which = "latest";
+  bool hash = false, config = false;
+};
+
+void print_corpus(const fs::path& manifest) {
+  const data::Corpus corpus(manifest);
+  const data::CorpusInfo& info = corpus.info();
+  fmt::print("corpus {}\n  tokens {}\n  vocabulary {}\n  documents {}\n  spans {}\n  clauses {}\n"
+             "  digest {}\n",
+             manifest.string(), info.tokens, info.vocab, corpus.documents().size(),
+             corpus.spans().size(), corpus.clauses().size(), info.digest);
+  for (std::size_t d = 0; d < info.domains.size(); ++d) {
+    std::int64_t documents = 0, tokens = 0;
+    for (const data::Document& document : corpus.documents()) {
+      if (document.domain != static_cast<std::int32_t>(d)) continue;
+      ++documents;
+      tokens += document.token_end - document.token_begin;
+    }
+    fmt::print("  domain {}: {} documents, {} tokens\n", info.domains[d], documents, tokens);
+  }
+}
+
+void print_checkpoint(const fs::path& folder, const InspectArguments& arguments) {
+  verify_checkpoint(folder);
+  const CheckpointInfo info = read_checkpoint_info(folder);
+  const TrainState& s = info.state;
+  fmt::print("checkpoint {} (verified)\n  step {}\n  updates {}\n  label tokens {}\n  samples {}\n"
+             "  skipped {}  empty {}\n  files {}\n  parameters {}\n  bytes {}\n  best step {}{}\n"
+             "  seed {}  reduce.slots {}\n  corpus {}\n  fingerprint {}\n",
+             folder.string(), s.step, s.policy.updates, s.label_tokens, s.mixture.next_sample,
+             s.policy.skipped, s.policy.empty, info.ranks, info.parameters, info.bytes,
+             s.best_step < 0 ? "none" : std::to_string(s.best_step),
+             s.best_step < 0 ? "" : fmt::format(" (validation loss {:.4f})", s.best_loss), s.seed,
+             s.slots, s.corpus_digest, s.fingerprint);
+  if (arguments.hash) fmt::print("  hash {}\n", state_digest_of_files(folder));
+  if (arguments.config) fmt::print("{}", info.config);
+}
+
+void print_run(const fs::path& run_dir) {
+  for (const StepFolder& step : step_folders(run_dir)) {
+    std::string verdict = "valid";
+    try {
+      verify_checkpoint(step.path);
+    } catch (const Error& error) {
+      verdict = std::string("broken: ") + error.what();
+    }
+    fmt::print("  step {}: {}\n", step.step, verdict);
+  }
+}
+
+void run_inspect(const InspectArguments& arguments) {
+  const fs::path path = arguments.path;
+  if (!fs::exists(path)) fail(ErrorKind::kUsage, "'" + path.string() + "': no such file or folder");
+  if (fs::is_regular_file(path)) return print_corpus(path);
+  if (fs::exists(path / "tokenizer.model")) return print_corpus(path / "manifest.json");
+  print_checkpoint(find_checkpoint(path, arguments.which), arguments);
+  if (fs::is_directory(path / "checkpoints")) print_run(path);
+}
+
+}  // namespace
+
+Command add_inspect(CLI::App& root) {
+  auto arguments = std::make_shared<InspectArguments>();
+  CLI::App* app = root.add_subcommand("inspect", "what a corpus, a run or a checkpoint holds; verifies it");
+  app->add_option("PATH", arguments->path, "corpus, run directory or checkpoint folder")->required();
+  app->add_option("--checkpoint", arguments->which, "of a run: latest | best | step:N")
+      ->capture_default_str();
+  app->add_flag("--hash", arguments->hash, "digest of parameters and moments, the same for every rank count");
+  app->add_flag("--config", arguments->config, "print the configuration stored in the checkpoint");
+  return {app, Needs::kNothing, [arguments](const CommandContext&) { run_inspect(*arguments); }};
+}
+
+}  // namespace k25::trainer

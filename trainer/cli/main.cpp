@@ -1,0 +1,134 @@
+// The k25 program: parses the command line, builds the world, runs one command, maps errors to exit codes.
+// This is the only catch.
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "parallel/comm/agree.h"
+#include "trainer/cli/commands.h"
+#include "trainer/cli/signals.h"
+
+namespace {
+
+using k25::Error;
+using k25::ErrorKind;
+using k25::parallel::AgreedError;
+using k25::parallel::World;
+
+constexpr const char* kVersion = "0.1.0";
+
+// Known before MPI is: so that a bad command line is reported once, by rank 0.
+bool is_first_process() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
+    if (const char* value = std::getenv(name)) return std::atoi(value) == 0;
+  }
+  return true;
+}
+
+void print_error(const Error& error) {
+  fmt::print(stderr, "k25: error: {}\n", error.what());
+  if (error.kind() == ErrorKind::kInternal) {
+    fmt::print(stderr, "k25: this is a bug of k25 ({}:{}), please report it\n",
+               error.where().file_name(), error.where().line());
+  }
+}
+
+// When a peer is lost, all survivors notice within moments: the lowest rank speaks, the others find that it
+// did and leave in silence.
+bool somebody_else_reports(World& world) {
+  const auto turn = std::chrono::steady_clock::now() + std::chrono::milliseconds(300) * world.rank();
+  while (std::chrono::steady_clock::now() < turn) {
+    if (world.peer_failed()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return world.peer_failed();
+}
+
+int end_with(World& world, const Error& error) {
+  if (dynamic_cast<const AgreedError*>(&error) != nullptr) {
+    if (world.rank() == 0) print_error(error);
+    world.finish();
+    return error.exit_code();
+  }
+  const bool lost_peer = error.kind() == ErrorKind::kCommunication;
+  if (!(lost_peer && somebody_else_reports(world)) && !world.peer_failed()) print_error(error);
+  std::fflush(nullptr);
+  world.abort(error.exit_code());
+  return error.exit_code();  // abort does not return
+}
+
+int run_with_world(const k25::trainer::Command& command) {
+  const std::unique_ptr<World> world = World::create({});
+  k25::trainer::SignalWatcher signals(world.get());
+  try {
+    command.run({world.get(), &signals.save_and_stop()});
+    world->finish();
+    return 0;
+  } catch (const Error& error) {
+    return end_with(*world, error);
+  } catch (const std::exception& error) {
+    return end_with(*world, Error(ErrorKind::kInternal, error.what()));
+  }
+}
+
+int run_alone(const k25::trainer::Command& command) {
+  if (!is_first_process()) return 0;  // under mpirun, one process does the work
+  k25::trainer::SignalWatcher signals(nullptr);
+  command.run({nullptr, &signals.save_and_stop()});
+  return 0;
+}
+
+int parse_and_run(int argc, char** argv) {
+  CLI::App app("Trains Kimi-style language models on MPI clusters.", "k25");
+  app.set_version_flag("--version", std::string("k25 ") + kVersion);
+  app.require_subcommand(1);
+  using namespace k25::trainer;  // NOLINT(google-build-using-namespace)
+  const std::vector<Command> commands = {add_prepare(app), add_train(app),   add_eval(app),
+                                         add_sample(app),  add_config(app),  add_inspect(app),
+                                         add_bench(app)};
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) {  // --help, --version
+      return is_first_process() ? app.exit(error) : 0;
+    }
+    if (is_first_process()) {
+      fmt::print(stderr, "k25: error: {}; see 'k25 --help' or 'k25 COMMAND --help'\n", error.what());
+    }
+    return static_cast<int>(ErrorKind::kUsage);
+  }
+  for (const Command& command : commands) {
+    if (!command.app->parsed()) continue;
+    return command.needs == Needs::kWorld ? run_with_world(command) : run_alone(command);
+  }
+  return static_cast<int>(ErrorKind::kUsage);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  k25::trainer::block_signals();
+  int code = static_cast<int>(ErrorKind::kInternal);
+  try {
+    code = parse_and_run(argc, argv);
+  } catch (const Error& error) {
+    print_error(error);
+    code = error.exit_code();
+  } catch (const std::exception& error) {
+    print_error(Error(ErrorKind::kInternal, error.what()));
+  }
+  // A full disk or a closed pipe shows only when the last bytes leave.
+  if (std::fflush(stdout) != 0 && code == 0) {
+    fmt::print(stderr, "k25: error: standard output cannot be written: {}\n", std::strerror(errno));
+    code = static_cast<int>(ErrorKind::kCheckpoint);
+  }
+  return code;
+}

@@ -1,0 +1,35 @@
+#pragma once
+// SIGUSR1 = save and stop; SIGTERM and SIGINT = stop now, the last checkpoint stands.
+
+#include <atomic>
+#include <thread>
+
+#include "parallel/comm/world.h"
+
+namespace k25::trainer {
+
+/// Blocks the three signals for this thread and all threads it starts later; call first in main.
+/// SIGXFSZ and SIGPIPE are ignored, so that a full disk and a closed pipe are errors with a message.
+void block_signals();
+
+/// Waits for signals on a thread of its own.
+class SignalWatcher {
+ public:
+  /// `world` may be null (commands that do not communicate).
+  explicit SignalWatcher(parallel::World* world);
+  ~SignalWatcher();
+  SignalWatcher(const SignalWatcher&) = delete;
+  SignalWatcher& operator=(const SignalWatcher&) = delete;
+
+  const std::atomic<bool>& save_and_stop() const { return save_and_stop_; }
+
+ private:
+  void watch();
+
+  parallel::World* world_;
+  std::atomic<bool> save_and_stop_{false};
+  std::atomic<bool> quit_{false};
+  std::thread thread_;
+};
+
+}  // namespace k25::trainer

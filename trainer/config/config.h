@@ -1,0 +1,126 @@
+#pragma once
+// The typed configuration of a run. docs/configuration.md lists every key; tests freeze the key list.
+// parse.h turns strict YAML into this; everything else in trainer reads only this.
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/sampler/sampler.h"
+#include "kernels/core/dtype.h"
+#include "optim/decide.h"
+#include "parallel/comm/world.h"
+#include "parallel/mesh.h"
+#include "parallel/zero/zero_store.h"
+
+namespace k25::trainer {
+
+struct RunConfig {
+  std::string dir;  ///< run directory
+  std::uint64_t seed = 7;
+  std::int64_t cpu_threads = 1;  ///< compute threads of a rank; reduced to its affinity mask with a warning
+};
+
+enum class MixerKind : std::uint8_t { kGqa };
+enum class FeedForwardKind : std::uint8_t { kSwiglu };
+struct LayerPattern {
+  MixerKind mixer = MixerKind::kGqa;
+  FeedForwardKind feed_forward = FeedForwardKind::kSwiglu;
+};
+
+struct ModelConfig {
+  std::string preset;  ///< "" when null
+  std::int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, vocab = 0;
+  std::int64_t head_dim = 0;  ///< resolved: hidden / heads when null
+  std::vector<LayerPattern> pattern;  ///< repeated over the layers
+  bool tie_embeddings = false;
+  double rope_theta = 10000.0;
+  double norm_eps = 1e-6;
+  double init_std = 0.02;
+};
+
+struct DataConfig {
+  std::string train;  ///< corpus manifest
+  data::SplitOptions validation;
+  std::int64_t sequence = 0;
+  std::map<std::string, double> mixture_weights;
+  data::OnExhausted on_exhausted = data::OnExhausted::kWrap;
+};
+
+struct TrainConfig {
+  std::int64_t steps = 0, batch = 0;
+  std::int64_t micro_batch = 0;   ///< resolved
+  std::int64_t accumulation = 0;  ///< resolved: batch = micro_batch x accumulation x data ranks
+  DType precision = DType::kFloat32;
+  std::string init_from;  ///< "" when null
+  std::string resume = "auto";  ///< auto | none | PATH | step:N
+  bool allow_data_change = false;
+};
+
+struct ReduceConfig {
+  parallel::ReduceMode mode = parallel::ReduceMode::kOrdered;
+  std::int64_t slots = 0;  ///< resolved
+};
+
+struct ZeroConfig {
+  std::optional<parallel::ReshardAfter> reshard_after;  ///< empty: auto
+  std::optional<parallel::ReduceAfter> reduce_after;
+  int prefetch = 1;
+};
+
+enum class OnCheckpointError : std::uint8_t { kStop, kWarn };
+struct CheckpointConfig {
+  std::int64_t every = 0;  ///< steps; 0: only at the end
+  std::int64_t keep = 2;
+  OnCheckpointError on_error = OnCheckpointError::kStop;
+  bool asynchronous = true;
+  bool best = true;  ///< also keep the step with the lowest validation loss
+};
+
+struct EvalConfig {
+  std::int64_t every = 0;    ///< steps; 0: only before and after
+  std::int64_t batches = 0;  ///< micro-batches of micro_batch windows per evaluation in all; 0: the whole set
+};
+
+enum class LogFormat : std::uint8_t { kText, kJson };
+struct LogConfig {
+  LogFormat format = LogFormat::kText;
+  bool metrics = true, tensorboard = true;
+};
+
+/// Fault injection for tests and drills.
+struct DebugInject {
+  std::int64_t step = -1;  ///< 1-based; 0: every step; -1: off
+  std::string tensor;
+  std::int64_t index = 0;
+  double value = 0.0;
+};
+struct DebugKill {
+  int rank = -1;  ///< -1: off
+  std::string point;  ///< "step", "after_shard_write", "before_rename", "after_rename_before_latest"
+  std::int64_t step = 0;
+  int signal = 9;
+};
+
+struct Config {
+  RunConfig run;
+  ModelConfig model;
+  DataConfig data;
+  TrainConfig train;
+  optim::OptimOptions optim;            ///< optim.* and numeric.*
+  std::vector<std::string> freeze;      ///< optim.freeze: shell patterns on parameter names
+  parallel::MeshShape mesh;             ///< shard 0 until resolved from `auto`
+  ReduceConfig reduce;
+  ZeroConfig zero;
+  std::vector<std::int64_t> recompute_layers;  ///< must be empty until recompute exists
+  CheckpointConfig checkpoint;
+  EvalConfig eval;
+  parallel::WorldOptions comm;
+  LogConfig log;
+  DebugInject inject;
+  DebugKill kill;
+};
+
+}  // namespace k25::trainer

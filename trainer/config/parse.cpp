@@ -1,0 +1,209 @@
+#include "trainer/config/parse.h"
+
+#include <set>
+
+#include "data/io/atomic_file.h"
+#include "trainer/config/read_values.h"
+#include "trainer/config/resolve.h"
+#include "trainer/config/schema.h"
+
+namespace k25::trainer {
+namespace {
+
+std::vector<std::string> split_path(const std::string& path) {
+  std::vector<std::string> parts;
+  std::size_t begin = 0;
+  for (std::size_t dot = path.find('.'); dot != std::string::npos; dot = path.find('.', begin)) {
+    parts.push_back(path.substr(begin, dot - begin));
+    begin = dot + 1;
+  }
+  parts.push_back(path.substr(begin));
+  return parts;
+}
+
+const YamlNode* find_path(const YamlNode& root, const std::string& path) {
+  const YamlNode* node = &root;
+  for (const std::string& part : split_path(path)) {
+    if (node->kind != YamlNode::Kind::kMap) return nullptr;
+    node = node->find(part);
+    if (node == nullptr) return nullptr;
+  }
+  return node;
+}
+
+[[noreturn]] void fail_with(const Problems& problems) {
+  std::string message;
+  for (const std::string& p : problems) message += (message.empty() ? "" : "\n") + p;
+  fail(ErrorKind::kUsage, message);
+}
+
+// Reads one tree into a Config, collecting every problem.
+class Reader {
+ public:
+  Reader(const YamlNode& root, const std::string& file) : root_(root), file_(file) {
+    for (const Key& key : schema()) {
+      keys_[key.info.path] = &key;
+      const std::vector<std::string> parts = split_path(key.info.path);
+      std::string section;
+      for (const std::string& part : parts) {
+        children_[section].push_back(part);
+        section += (section.empty() ? "" : ".") + part;
+      }
+    }
+  }
+
+  void check_names(const YamlNode& node, const std::string& path, Problems& problems) const {
+    if (node.kind != YamlNode::Kind::kMap) {
+      if (node.kind == YamlNode::Kind::kNull && !path.empty()) return;  // an empty section
+      problems.push_back((node.where.empty() ? file_ : node.where) + ": " +
+                         (path.empty() ? "the config" : "'" + path + "'") +
+                         " must be a map of keys, got " + given(node));
+      return;
+    }
+    for (const YamlNode::Entry& entry : node.entries) {
+      const std::string full = path.empty() ? entry.key : path + "." + entry.key;
+      if (keys_.count(full) != 0) continue;
+      if (children_.count(full) != 0) {
+        check_names(entry.value, full, problems);
+      } else {
+        problems.push_back(entry.where + ": unknown key '" + full + "'" + suggestion(entry.key, path));
+      }
+    }
+  }
+
+  void read(ParsedConfig& out, Problems& problems) {
+    for (const Key& key : schema()) read_key(key, out, problems);
+  }
+
+  std::string where(const std::string& path) const {
+    const YamlNode* node = find_path(root_, path);
+    return node == nullptr || node->where.empty() ? file_ : node->where;
+  }
+
+  const std::string& canonical(const std::string& path) const { return canonical_.at(path); }
+
+ private:
+  std::string suggestion(const std::string& word, const std::string& section) const {
+    const std::string near = nearest(word, children_.at(section));
+    if (!near.empty()) return " (did you mean '" + near + "'?)";
+    for (const auto& [path, key] : keys_) {
+      if (split_path(path).back() == word) return " (did you mean '" + path + "'?)";
+    }
+    return " (see 'k25 config --keys' for all keys)";
+  }
+
+  void read_key(const Key& key, ParsedConfig& out, Problems& problems) {
+    const std::string& path = key.info.path;
+    const YamlNode* node = find_path(root_, path);
+    YamlNode fallback;
+    if (node == nullptr) {
+      if (key.info.default_value.empty()) {
+        problems.push_back(section_place(path) + ": missing key '" + path + "' (" + key.info.type +
+                           ": " + key.info.help + ")");
+        return;
+      }
+      if (key.info.default_value != "null") {
+        fallback = parse_yaml(key.info.default_value + "\n", "default", problems);
+      }
+      node = &fallback;
+    }
+    std::string text;
+    const std::string expected = key.read(*node, out.config, text);
+    if (!expected.empty()) {
+      problems.push_back(where(path) + ": " + path + ": expected " + expected + ", got " + given(*node));
+      return;
+    }
+    canonical_[path] = text;
+    out.origins[path] = node == &fallback ? "default" : node->where;
+  }
+
+  // Where the nearest enclosing section of a missing key stands.
+  std::string section_place(const std::string& path) const {
+    const std::size_t dot = path.rfind('.');
+    if (dot == std::string::npos) return file_;
+    const YamlNode* section = find_path(root_, path.substr(0, dot));
+    return section == nullptr || section->where.empty() ? file_ : section->where;
+  }
+
+  const YamlNode& root_;
+  const std::string& file_;
+  std::map<std::string, const Key*> keys_;
+  std::map<std::string, std::vector<std::string>> children_;
+  std::map<std::string, std::string> canonical_;
+};
+
+void apply_preset(YamlNode& root, Problems& problems) {
+  const YamlNode* preset = find_path(root, "model.preset");
+  if (preset == nullptr || preset->kind != YamlNode::Kind::kScalar) return;
+  try {
+    const std::string name = preset->scalar;
+    merge_missing(root.child("model", ""), parse_yaml(preset_yaml(name), "preset " + name, problems));
+  } catch (const Error& error) {
+    problems.push_back(preset->where + ": " + error.what());
+  }
+}
+
+// Every key in schema order, nested by section; `comment` gives what stands behind a value.
+std::string render(const std::function<std::string(const std::string&)>& value,
+                   const std::function<std::string(const std::string&)>& comment) {
+  std::string text;
+  std::vector<std::string> open;
+  for (const Key& key : schema()) {
+    std::vector<std::string> parts = split_path(key.info.path);
+    const std::string name = parts.back();
+    parts.pop_back();
+    std::size_t common = 0;
+    while (common < open.size() && common < parts.size() && open[common] == parts[common]) ++common;
+    for (std::size_t i = common; i < parts.size(); ++i) {
+      text += std::string(2 * i, ' ') + parts[i] + ":\n";
+    }
+    open = parts;
+    text += std::string(2 * parts.size(), ' ') + name + ": " + value(key.info.path);
+    const std::string behind = comment(key.info.path);
+    text += (behind.empty() ? "" : "  # " + behind) + "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+ParsedConfig parse_config(const std::string& text, const std::string& file,
+                          const std::vector<std::string>& overrides, std::int64_t ranks) {
+  Problems problems;
+  YamlNode root = parse_yaml(text, file, problems);
+  for (const std::string& override_text : overrides) apply_override(root, override_text, problems);
+  if (!problems.empty()) fail_with(problems);
+  apply_preset(root, problems);
+
+  ParsedConfig parsed;
+  Reader reader(root, file);
+  reader.check_names(root, "", problems);
+  reader.read(parsed, problems);
+  if (!problems.empty()) fail_with(problems);
+  resolve_config(parsed.config, ranks, [&](const std::string& key) { return reader.where(key); },
+                 parsed.chosen, problems);
+  if (!problems.empty()) fail_with(problems);
+  parsed.resolved = render([&](const std::string& path) { return reader.canonical(path); },
+                           [](const std::string&) { return std::string(); });
+  parsed.annotated = render(
+      [&](const std::string& path) { return reader.canonical(path); },
+      [&](const std::string& path) {
+        const auto chosen = parsed.chosen.find(path);
+        return parsed.origins.at(path) +
+               (chosen == parsed.chosen.end() ? "" : "; here " + chosen->second);
+      });
+  return parsed;
+}
+
+ParsedConfig load_config(const std::filesystem::path& path, const std::vector<std::string>& overrides,
+                         std::int64_t ranks) {
+  return parse_config(data::read_file(path, ErrorKind::kUsage), path.string(), overrides, ranks);
+}
+
+std::vector<KeyInfo> config_keys() {
+  std::vector<KeyInfo> keys;
+  for (const Key& key : schema()) keys.push_back(key.info);
+  return keys;
+}
+
+}  // namespace k25::trainer

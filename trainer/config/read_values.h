@@ -1,0 +1,39 @@
+#pragma once
+// Strict readers of YAML scalars and lists. Each returns what was expected, or "" when the node is fine.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trainer/config/yaml_tree.h"
+
+namespace k25::trainer {
+
+/// Integers: digits without leading zeros, or an integral 1e6 form, within [low, high].
+std::string read_integer(const YamlNode& node, std::int64_t low, std::int64_t high,
+                         std::int64_t& out);
+enum class Bound : unsigned char { kInclusive, kExclusive };
+struct NumberRange {
+  double low = 0.0, high = 1e300;
+  Bound low_bound = Bound::kInclusive, high_bound = Bound::kInclusive;
+};
+/// Decimal numbers; .nan and .inf are refused.
+std::string read_number(const YamlNode& node, const NumberRange& range, double& out);
+std::string read_bool(const YamlNode& node, bool& out);
+/// Non-empty text.
+std::string read_text(const YamlNode& node, std::string& out);
+/// One of `choices`; `index` is its position.
+std::string read_choice(const YamlNode& node, const std::vector<std::string>& choices,
+                        std::size_t& index);
+std::string read_text_list(const YamlNode& node, std::vector<std::string>& out);
+
+/// What the user wrote, for messages: 'abc', "null", "a list", "a map".
+std::string given(const YamlNode& node);
+
+/// `text` as a YAML scalar, quoted when it must be.
+std::string yaml_text(const std::string& text);
+std::string yaml_list(const std::vector<std::string>& texts);
+/// The shortest form that reads back as the same double.
+std::string yaml_number(double value);
+
+}  // namespace k25::trainer

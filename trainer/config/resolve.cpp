@@ -1,0 +1,153 @@
+#include "trainer/config/resolve.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace k25::trainer {
+namespace {
+
+class Resolver {
+ public:
+  Resolver(Config& config, std::int64_t ranks,
+           const std::function<std::string(const std::string&)>& where,
+           std::map<std::string, std::string>& chosen, Problems& problems)
+      : c_(config), ranks_(ranks), where_(where), chosen_(chosen), problems_(problems) {}
+
+  void run() {
+    resolve_model();
+    resolve_mesh();
+    if (!problems_.empty()) return;  // the rest counts data ranks
+    resolve_batch();
+    if (!problems_.empty()) return;
+    resolve_slots();
+    resolve_rest();
+  }
+
+ private:
+  void problem(const std::string& key, const std::string& text) {
+    problems_.push_back(where_(key) + ": " + key + ": " + text);
+  }
+  void choose(const std::string& key, std::int64_t value) { chosen_[key] = std::to_string(value); }
+
+  std::int64_t data_ranks() const {
+    return std::int64_t{c_.mesh.replicate} * c_.mesh.shard * c_.mesh.expert;
+  }
+
+  void resolve_model() {
+    ModelConfig& m = c_.model;
+    if (m.kv_heads == 0) choose("model.kv_heads", m.kv_heads = m.heads);
+    if (m.head_dim == 0) {
+      if (m.hidden % m.heads != 0) {
+        return problem("model.heads", fmt::format("{} heads do not divide hidden {}; give model.head_dim or "
+                                                  "another number of heads", m.heads, m.hidden));
+      }
+      choose("model.head_dim", m.head_dim = m.hidden / m.heads);
+    }
+    if (m.head_dim % 2 != 0) {
+      problem("model.head_dim", fmt::format("{} is odd; rotary positions need an even width (hidden {} / "
+                                            "heads {})", m.head_dim, m.hidden, m.heads));
+    }
+    if (m.heads % m.kv_heads != 0) {
+      problem("model.kv_heads", fmt::format("{} kv_heads do not divide {} heads", m.kv_heads, m.heads));
+    }
+  }
+
+  void resolve_mesh() {
+    parallel::MeshShape& mesh = c_.mesh;
+    const std::int64_t others = std::int64_t{mesh.replicate} * mesh.expert * mesh.context;
+    if (mesh.shard == 0 && ranks_ % others == 0) {
+      mesh.shard = static_cast<int>(ranks_ / others);
+      choose("mesh.shard", mesh.shard);
+    }
+    if (mesh.shard == 0 || others * mesh.shard != ranks_) {
+      problem("mesh.replicate",
+              fmt::format("replicate {} x shard {} x expert {} x context {} must equal the {} ranks of this "
+                          "run", mesh.replicate, mesh.shard == 0 ? "auto" : std::to_string(mesh.shard),
+                          mesh.expert, mesh.context, ranks_));
+    }
+  }
+
+  // Rank counts near `ranks` for which `fits` holds.
+  template <class Fits>
+  std::string nearest_counts(std::int64_t ranks, const Fits& fits) const {
+    std::int64_t below = ranks - 1, above = ranks + 1;
+    while (below > 0 && !fits(below)) --below;
+    while (above <= c_.train.batch && !fits(above)) ++above;
+    std::string text;
+    if (below > 0) text = std::to_string(below);
+    if (above <= c_.train.batch) text += (text.empty() ? "" : " and ") + std::to_string(above);
+    return text.empty() ? "none" : text;
+  }
+
+  void resolve_batch() {
+    TrainConfig& t = c_.train;
+    const std::int64_t w = data_ranks();
+    const int given = (t.batch != 0) + (t.micro_batch != 0) + (t.accumulation != 0);
+    if (given < 2) {
+      return problem("train.batch", "give two of train.batch, train.micro_batch and train.accumulation; the "
+                                    "third follows from batch = micro_batch x accumulation x data ranks");
+    }
+    if (t.batch == 0) choose("train.batch", t.batch = t.micro_batch * t.accumulation * w);
+    const auto equation = [&] {
+      return fmt::format("{} = micro_batch {} x accumulation {} x {} data ranks", t.batch,
+                         t.micro_batch == 0 ? "auto" : std::to_string(t.micro_batch),
+                         t.accumulation == 0 ? "auto" : std::to_string(t.accumulation), w);
+    };
+    const std::int64_t known = std::max<std::int64_t>(t.micro_batch, 1) *
+                               std::max<std::int64_t>(t.accumulation, 1);
+    const bool all_given = t.micro_batch != 0 && t.accumulation != 0;
+    const bool holds = all_given ? known * w == t.batch : t.batch % (known * w) == 0;
+    if (!holds) {
+      const auto fits = [&](std::int64_t n) {
+        return all_given ? known * n == t.batch : t.batch % (known * n) == 0;
+      };
+      return problem("train.batch", fmt::format("{} {}; legal numbers of data ranks nearby: {}", equation(),
+                                                all_given ? "does not hold" : "has no integer solution",
+                                                nearest_counts(w, fits)));
+    }
+    if (t.micro_batch == 0) choose("train.micro_batch", t.micro_batch = t.batch / (known * w));
+    if (t.accumulation == 0) choose("train.accumulation", t.accumulation = t.batch / (known * w));
+  }
+
+  void resolve_slots() {
+    const std::int64_t w = data_ranks();
+    const std::int64_t micro_batches = c_.train.batch / c_.train.micro_batch;
+    if (c_.reduce.slots == 0) choose("reduce.slots", c_.reduce.slots = w);
+    if (c_.reduce.slots % w != 0 || micro_batches % c_.reduce.slots != 0) {
+      problem("reduce.slots",
+              fmt::format("{} slots must be a multiple of the {} data ranks and divide the {} micro-batches of "
+                          "a step (train.batch {} / train.micro_batch {})", c_.reduce.slots, w,
+                          micro_batches, c_.train.batch, c_.train.micro_batch));
+    }
+  }
+
+  void resolve_rest() {
+    optim::Schedule& s = c_.optim.schedule;
+    s.total = c_.train.steps;
+    if (s.decay == 0) choose("optim.schedule.decay", s.decay = std::max<std::int64_t>(1, s.total / 10));
+    c_.data.validation.seed = c_.run.seed;
+    if (!c_.data.validation.documents.empty() && c_.data.validation.fraction > 0) {
+      problem("data.validation.fraction", "give either documents or a fraction, not both");
+    }
+    if (c_.inject.step >= 0 && c_.inject.tensor.empty()) {
+      problem("debug.inject.tensor", "is needed when debug.inject.step is set");
+    }
+  }
+
+  Config& c_;
+  std::int64_t ranks_;
+  const std::function<std::string(const std::string&)>& where_;
+  std::map<std::string, std::string>& chosen_;
+  Problems& problems_;
+};
+
+}  // namespace
+
+void resolve_config(Config& config, std::int64_t ranks,
+                    const std::function<std::string(const std::string&)>& where,
+                    std::map<std::string, std::string>& chosen, Problems& problems) {
+  Resolver(config, ranks, where, chosen, problems).run();
+}
+
+}  // namespace k25::trainer

@@ -1,0 +1,249 @@
+#include "trainer/config/yaml_tree.h"
+
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <sstream>
+
+namespace k25::trainer {
+namespace {
+
+std::string place(const std::string& file, const YAML::Mark& mark) {
+  return file + ":" + std::to_string(mark.line + 1) + ":" + std::to_string(mark.column + 1);
+}
+
+// Builds the tree; a stack entry is a container that is still open.
+class TreeBuilder : public YAML::EventHandler {
+ public:
+  TreeBuilder(const std::string& file, Problems& problems) : file_(file), problems_(problems) {}
+
+  YamlNode take_root() { return std::move(root_); }
+
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    refuse_anchor(mark, anchor);
+    add(YamlNode{.kind = YamlNode::Kind::kNull, .where = place(file_, mark)}, mark);
+  }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
+    problems_.push_back(place(file_, mark) + ": aliases are not supported, write the value out");
+    add(YamlNode{.where = place(file_, mark)}, mark);
+  }
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
+    refuse_anchor(mark, anchor);
+    const bool plain = tag == "?";
+    const bool quoted = tag == "!";
+    if (!plain && !quoted && !tag.empty()) {
+      problems_.push_back(place(file_, mark) + ": the tag '" + tag + "' is not supported");
+    }
+    const bool null = plain && (value.empty() || value == "~" || value == "null");
+    add(YamlNode{.kind = null ? YamlNode::Kind::kNull : YamlNode::Kind::kScalar,
+                 .scalar = value,
+                 .quoted = quoted,
+                 .where = place(file_, mark)},
+        mark);
+  }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
+    refuse_anchor(mark, anchor);
+    open_.push_back({.node = {.kind = YamlNode::Kind::kList, .where = place(file_, mark)}});
+  }
+  void OnSequenceEnd() override { close(); }
+  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
+    refuse_anchor(mark, anchor);
+    open_.push_back({.node = {.kind = YamlNode::Kind::kMap, .where = place(file_, mark)}});
+  }
+  void OnMapEnd() override { close(); }
+
+ private:
+  struct Open {
+    YamlNode node;
+    bool have_key = false;
+    std::string key, key_where;
+  };
+
+  void refuse_anchor(const YAML::Mark& mark, YAML::anchor_t anchor) {
+    if (anchor != 0) {
+      problems_.push_back(place(file_, mark) + ": anchors are not supported, write the value out");
+    }
+  }
+
+  void close() {
+    YamlNode node = std::move(open_.back().node);
+    open_.pop_back();
+    add(std::move(node), YAML::Mark::null_mark());
+  }
+
+  void add(YamlNode node, const YAML::Mark& mark) {
+    if (open_.empty()) {
+      root_ = std::move(node);
+      return;
+    }
+    Open& parent = open_.back();
+    if (parent.node.kind == YamlNode::Kind::kList) {
+      parent.node.items.push_back(std::move(node));
+    } else if (!parent.have_key) {
+      take_key(parent, node, mark);
+    } else {
+      parent.node.entries.push_back({parent.key, parent.key_where, std::move(node)});
+      parent.have_key = false;
+    }
+  }
+
+  void take_key(Open& parent, const YamlNode& node, const YAML::Mark&) {
+    if (node.kind != YamlNode::Kind::kScalar) {
+      problems_.push_back(node.where + ": a key must be plain text");
+    } else if (node.scalar == "<<") {
+      problems_.push_back(node.where + ": merge keys (<<) are not supported, write the keys out");
+    } else if (const auto* first = find_entry(parent.node, node.scalar)) {
+      problems_.push_back(node.where + ": duplicate key '" + node.scalar + "', first given at " +
+                          first->where);
+    }
+    parent.have_key = true;
+    parent.key = node.scalar;
+    parent.key_where = node.where;
+  }
+
+  static const YamlNode::Entry* find_entry(const YamlNode& map, const std::string& key) {
+    for (const YamlNode::Entry& entry : map.entries) {
+      if (entry.key == key) return &entry;
+    }
+    return nullptr;
+  }
+
+  const std::string& file_;
+  Problems& problems_;
+  YamlNode root_;
+  std::vector<Open> open_;
+};
+
+void find_tab_indentation(const std::string& text, const std::string& file, Problems& problems) {
+  std::istringstream in(text);
+  int line = 0;
+  for (std::string content; std::getline(in, content);) {
+    ++line;
+    const std::size_t first = content.find_first_not_of(" \t\r");
+    if (first == std::string::npos || content[first] == '#') continue;
+    const std::size_t tab = content.substr(0, first).find('\t');
+    if (tab != std::string::npos) {
+      problems.push_back(file + ":" + std::to_string(line) + ":" + std::to_string(tab + 1) +
+                         ": a tab is used for indentation; YAML indents with spaces");
+    }
+  }
+}
+
+}  // namespace
+
+const YamlNode* YamlNode::find(const std::string& key) const {
+  for (const Entry& entry : entries) {
+    if (entry.key == key) return &entry.value;
+  }
+  return nullptr;
+}
+
+YamlNode& YamlNode::child(const std::string& key, const std::string& place_of_key) {
+  kind = Kind::kMap;
+  for (Entry& entry : entries) {
+    if (entry.key == key) return entry.value;
+  }
+  entries.push_back({key, place_of_key, {.where = place_of_key}});
+  return entries.back().value;
+}
+
+YamlNode parse_yaml(const std::string& original, const std::string& file, Problems& problems) {
+  std::string text = original;
+  if (text.rfind("\xEF\xBB\xBF", 0) == 0) text.erase(0, 3);
+  const std::size_t before = problems.size();
+  find_tab_indentation(text, file, problems);
+  if (problems.size() > before) return {};
+  YamlNode root;
+  try {
+    std::istringstream in(text);
+    YAML::Parser parser(in);
+    TreeBuilder builder(file, problems);
+    if (!parser.HandleNextDocument(builder)) {
+      problems.push_back(file + ": the file is empty; expected a map of sections (run, model, ...)");
+      return {};
+    }
+    root = builder.take_root();
+    Problems ignored;
+    TreeBuilder second(file, ignored);
+    if (parser.HandleNextDocument(second)) {
+      problems.push_back(second.take_root().where + ": a second document ('---') begins here; a config is one document");
+    }
+  } catch (const YAML::Exception& error) {
+    problems.push_back(place(file, error.mark) + ": " + error.msg);
+    return {};
+  }
+  if (root.kind == YamlNode::Kind::kNull && problems.size() == before) {
+    problems.push_back(file + ": the file is empty; expected a map of sections (run, model, ...)");
+  }
+  return root;
+}
+
+void apply_override(YamlNode& root, const std::string& text, Problems& problems) {
+  const std::string where = "--set " + text;
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    problems.push_back(where + ": expected key=value, such as optim.lr=1e-3");
+    return;
+  }
+  Problems inner;
+  const std::string value_text = text.substr(equals + 1);
+  YamlNode value = value_text.empty() ? YamlNode{} : parse_yaml(value_text + "\n", where, inner);
+  const bool only_null = inner.size() == 1 && value.kind == YamlNode::Kind::kNull &&
+                         inner[0].find("the file is empty") != std::string::npos;
+  if (!only_null) problems.insert(problems.end(), inner.begin(), inner.end());
+  value.where = where;
+
+  YamlNode* node = &root;
+  std::istringstream path(text.substr(0, equals));
+  for (std::string key; std::getline(path, key, '.');) {
+    if (node->kind == YamlNode::Kind::kScalar || node->kind == YamlNode::Kind::kList) {
+      problems.push_back(where + ": '" + key + "' lies below a key that is no map");
+      return;
+    }
+    node = &node->child(key, where);
+  }
+  *node = std::move(value);
+}
+
+void merge_missing(YamlNode& node, const YamlNode& defaults) {
+  for (const YamlNode::Entry& entry : defaults.entries) {
+    if (node.find(entry.key) == nullptr) {
+      node.entries.push_back(entry);
+    } else {
+      merge_missing(node.child(entry.key, entry.where), entry.value);
+    }
+  }
+}
+
+std::string nearest(const std::string& word, const std::vector<std::string>& candidates) {
+  std::string best;
+  std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;
+  for (const std::string& candidate : candidates) {
+    if (candidate.size() >= 3 && word.rfind(candidate, 0) == 0) return candidate;
+    std::vector<std::size_t> row(candidate.size() + 1);
+    for (std::size_t j = 0; j < row.size(); ++j) row[j] = j;
+    for (std::size_t i = 1; i <= word.size(); ++i) {
+      std::size_t diagonal = row[0];
+      row[0] = i;
+      for (std::size_t j = 1; j < row.size(); ++j) {
+        const std::size_t substitute = diagonal + (word[i - 1] == candidate[j - 1] ? 0 : 1);
+        diagonal = row[j];
+        row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
+      }
+    }
+    if (row.back() < best_distance) {
+      best_distance = row.back();
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+}  // namespace k25::trainer

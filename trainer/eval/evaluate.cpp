@@ -1,0 +1,124 @@
+#include "trainer/eval/evaluate.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "trainer/train/step.h"
+
+namespace k25::trainer {
+namespace {
+
+// Per domain: nll in 2^-24 nats, tokens; then one flag for a non-finite loss.
+struct Tally {
+  explicit Tally(std::size_t domains) : numbers(2 * domains + 1, 0) {}
+  std::int64_t& nll(std::size_t d) { return numbers[2 * d]; }
+  std::int64_t& tokens(std::size_t d) { return numbers[2 * d + 1]; }
+  std::int64_t& broken() { return numbers.back(); }
+  std::vector<std::int64_t> numbers;
+};
+
+void count_targets(const data::Corpus& corpus, const std::vector<std::int64_t>& documents,
+                   std::vector<std::int64_t>& counts) {
+  std::vector<std::int32_t> tokens;
+  std::vector<std::uint8_t> label;
+  for (const std::int64_t d : documents) {
+    const data::Document& document = corpus.documents()[static_cast<std::size_t>(d)];
+    const auto n = static_cast<std::size_t>(document.token_end - document.token_begin);
+    tokens.resize(n);
+    label.resize(n);
+    corpus.read(document.token_begin, document.token_end, tokens.data(), label.data());
+    for (std::size_t i = 1; i < n; ++i) {  // a document's first token is nobody's target
+      if (label[i] != 0) ++counts[static_cast<std::size_t>(tokens[i])];
+    }
+  }
+}
+
+}  // namespace
+
+Evaluator::Evaluator(Runtime& runtime, const Config& config, Model& model,
+                     parallel::ZeroStore& store, const data::Corpus& corpus,
+                     const data::ValidationSet& validation)
+    : runtime_(runtime),
+      config_(config),
+      model_(model),
+      store_(store),
+      corpus_(corpus),
+      validation_(validation) {
+  batch_.resize(config.train.micro_batch, config.data.sequence);
+}
+
+EvalRecord Evaluator::run(std::int64_t step) {
+  const auto start = std::chrono::steady_clock::now();
+  const std::int64_t size = config_.train.micro_batch;
+  std::int64_t micro_batches = (validation_.windows() + size - 1) / size;
+  if (config_.eval.batches > 0) micro_batches = std::min(micro_batches, config_.eval.batches);
+  const std::int64_t ranks = runtime_.mesh().data_ranks();
+  const std::int64_t rounds = (micro_batches + ranks - 1) / ranks;
+
+  Tally tally(corpus_.info().domains.size());
+  for (std::int64_t round = 0; round < rounds; ++round) {
+    const std::int64_t mine = round * ranks + runtime_.mesh().data_rank();
+    // A rank beyond the last micro-batch loads past the end: all rows stay empty.
+    validation_.load((mine < micro_batches ? mine : micro_batches + validation_.windows()) * size,
+                     batch_);
+    const Model::Output output =
+        model_.forward(runtime_.context(), store_, batch_tensors(batch_));
+    for (std::int64_t b = 0; b < size; ++b) {
+      if (batch_.sample[static_cast<std::size_t>(b)] < 0) continue;
+      const auto domain = static_cast<std::size_t>(batch_.domain[static_cast<std::size_t>(b)]);
+      const std::int64_t t = config_.data.sequence;
+      const LossSum sum = sum_loss(output.nll_N.slice(0, b * t, (b + 1) * t), 1, t);
+      tally.nll(domain) += sum.nll_fixed;
+      tally.broken() += sum.finite ? 0 : 1;
+      const auto* labels = batch_.labels.data() + b * t;
+      tally.tokens(domain) += t - std::count(labels, labels + t, -1);
+    }
+  }
+  store_.invalidate();
+  runtime_.mesh().data_comm()
+      .all_reduce_small({.name = "evaluation"},
+                        {.integers = tally.numbers.data(),
+                         .count = static_cast<std::int64_t>(tally.numbers.size())})
+      .wait();
+
+  EvalRecord record{.step = step};
+  std::int64_t nll = 0;
+  for (std::size_t d = 0; d < corpus_.info().domains.size(); ++d) {
+    nll += tally.nll(d);
+    record.tokens += tally.tokens(d);
+    if (tally.tokens(d) > 0) {
+      record.domain_loss.emplace_back(corpus_.info().domains[d],
+                                      static_cast<double>(tally.nll(d)) * 0x1p-24 /
+                                          static_cast<double>(tally.tokens(d)));
+    }
+  }
+  if (record.tokens > 0 && tally.broken() == 0) {
+    record.loss = static_cast<double>(nll) * 0x1p-24 / static_cast<double>(record.tokens);
+  }
+  record.seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return record;
+}
+
+UnigramBaseline unigram_baseline(const data::Corpus& corpus, const data::Split& split) {
+  const auto vocab = static_cast<std::size_t>(corpus.info().vocab);
+  std::vector<std::int64_t> train(vocab, 1), validation(vocab, 0);
+  count_targets(corpus, split.train, train);
+  count_targets(corpus, split.validation, validation);
+  double train_total = 0.0, total = 0.0;
+  for (std::size_t v = 0; v < vocab; ++v) {
+    train_total += static_cast<double>(train[v]);
+    total += static_cast<double>(validation[v]);
+  }
+  UnigramBaseline baseline{.tokens = static_cast<std::int64_t>(total)};
+  for (std::size_t v = 0; v < vocab; ++v) {
+    if (validation[v] == 0) continue;
+    const double p = static_cast<double>(validation[v]) / total;
+    baseline.entropy -= p * std::log(p);
+    baseline.cross_entropy -= p * std::log(static_cast<double>(train[v]) / train_total);
+  }
+  return baseline;
+}
+
+}  // namespace k25::trainer

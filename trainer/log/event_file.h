@@ -1,0 +1,31 @@
+#pragma once
+// TensorBoard event files: TFRecord framing with masked CRC32C around small protobuf messages.
+// Source: the record format and Event / Summary messages documented with TensorFlow.
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace k25::trainer {
+
+/// CRC-32C (Castagnoli), as used by TFRecord before masking.
+std::uint32_t crc32c(const std::string& bytes);
+
+class EventFile {
+ public:
+  /// Creates events.out.tfevents.SECONDS.HOST in `folder`. Throws kCheckpoint.
+  explicit EventFile(const std::filesystem::path& folder);
+  /// One event with some scalars at `step`. Throws kCheckpoint when the disk is full.
+  void write(std::int64_t step, const std::vector<std::pair<std::string, double>>& scalars);
+
+ private:
+  void write_record(const std::string& event);
+
+  std::filesystem::path path_;
+  std::ofstream out_;
+};
+
+}  // namespace k25::trainer

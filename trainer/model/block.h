@@ -1,0 +1,116 @@
+#pragma once
+// What a model is made of: a fixed list of blocks with hand-written forward and backward.
+//
+// A block declares its parameters once, into its own unit (sharded) and into the replicated unit, and
+// keeps their indices. It says beforehand what it saves between forward and backward: take_saved draws
+// the saved tensors from an arena, and the same call on a measuring arena gives their bytes. The same
+// holds for scratch. Nothing is allocated in forward or backward.
+//
+// Legend  B sequences, T tokens, N = B T rows, D hidden, H heads, K kv heads, E head dim, F ffn, V vocab.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/core/buffer.h"
+#include "kernels/core/context.h"
+#include "kernels/core/tensor.h"
+#include "parallel/zero/unit.h"
+
+namespace k25::trainer {
+
+/// Sizes that are fixed for a run, and the dtype of activations and gathered parameters.
+struct RunShape {
+  std::int64_t batch = 0, tokens = 0;
+  DType compute = DType::kFloat32;
+  std::int64_t rows() const { return batch * tokens; }
+};
+
+/// One micro-batch as tensors.
+struct BatchTensors {
+  ConstTensor tokens_N, labels_N, position_N, doc_begin_BT, doc_end_BT;
+};
+
+/// Whole parameters of a block (or their fp32 gradients): its own unit and the replicated unit.
+struct ParameterViews {
+  const std::vector<Tensor>& unit;
+  const std::vector<Tensor>& replicated;
+};
+
+/// What forward and backward receive besides their operands.
+struct BlockRun {
+  Context& context;
+  const BatchTensors& batch;
+  Arena& saved;         ///< lives from a block's forward to its backward
+  Arena& scratch;       ///< free again when the call returns
+  Workspace workspace;  ///< of the largest op
+};
+
+/// Collects the parameters of one unit.
+class UnitBuilder {
+ public:
+  UnitBuilder(std::string name, parallel::Placement placement) {
+    spec_.name = std::move(name);
+    spec_.placement = placement;
+  }
+  /// Returns the index to find the parameter's view by.
+  int add(parallel::ParameterSpec parameter) {
+    spec_.parameters.push_back(std::move(parameter));
+    return static_cast<int>(spec_.parameters.size()) - 1;
+  }
+  parallel::UnitSpec& spec() { return spec_; }
+
+ private:
+  parallel::UnitSpec spec_;
+};
+
+/// A mixer (attention, KDA) or a feed-forward: maps normed rows to an update of the residual stream.
+/// A parameter's gradient view is absent when it is frozen.
+class Sublayer {
+ public:
+  virtual ~Sublayer() = default;
+  virtual Bytes workspace_bytes() const = 0;
+  /// Draws what must survive until backward.
+  virtual void take_saved(Arena& saved) = 0;
+  /// Draws everything backward needs besides, on a measuring arena, and gives it back.
+  virtual void measure_scratch(Arena& scratch) = 0;
+  /// out = f(x); x and out are [N, D].
+  virtual void forward(BlockRun& run, const ParameterViews& parameters, const ConstTensor& x_ND,
+                       const Tensor& out_ND) = 0;
+  /// d_x = gradient of x; parameter gradients are added. x is forward's x.
+  virtual void backward(BlockRun& run, const ParameterViews& parameters,
+                        const ParameterViews& gradients, const ConstTensor& x_ND,
+                        const ConstTensor& d_out_ND, const Tensor& d_x_ND) = 0;
+};
+
+/// y[N, out] = x[N, in] weight[out, in]^T, and its two gradients. The one linear layer of the project.
+struct Linear {
+  std::int64_t rows = 0, in = 0, out = 0;
+  DType compute = DType::kFloat32;
+
+  Bytes workspace_bytes() const;
+  void forward(BlockRun& run, const ConstTensor& x, const ConstTensor& weight,
+               const Tensor& y) const;
+  void backward_input(BlockRun& run, const ConstTensor& d_y, const ConstTensor& weight,
+                      const Tensor& d_x) const;
+  /// Adds to d_weight (fp32); does nothing when it is absent.
+  void backward_weight(BlockRun& run, const ConstTensor& d_y, const ConstTensor& x,
+                       const Tensor& d_weight) const;
+};
+
+/// Marks the scratch arena and gives everything back at the end of the scope.
+class ScratchScope {
+ public:
+  explicit ScratchScope(Arena& arena) : arena_(arena), mark_(arena.mark()) {}
+  ~ScratchScope() { arena_.rewind(mark_); }
+  ScratchScope(const ScratchScope&) = delete;
+  ScratchScope& operator=(const ScratchScope&) = delete;
+
+ private:
+  Arena& arena_;
+  Arena::Mark mark_;
+};
+
+inline Bytes larger(Bytes a, Bytes b) { return a.n > b.n ? a : b; }
+
+}  // namespace k25::trainer

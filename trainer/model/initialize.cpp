@@ -1,0 +1,56 @@
+#include <algorithm>
+
+#include "kernels/core/philox.h"
+#include "kernels/core/update_math.h"
+#include "trainer/model/model.h"
+
+namespace k25::trainer {
+namespace {
+
+float initial_value(const parallel::Init& init, const Philox& stream, std::int64_t index) {
+  switch (init.kind) {
+    case parallel::InitKind::kOnes:
+      return 1.0f;
+    case parallel::InitKind::kZeros:
+      return 0.0f;
+    case parallel::InitKind::kNormal:
+      return static_cast<float>(init.std) *
+             exact_normal(stream.uniform(static_cast<std::uint64_t>(index)));
+  }
+  return 0.0f;
+}
+
+// The part of one slice that lies in flat elements [begin, begin + master.numel()) of its unit.
+void initialize_slice(const parallel::Slice& slice, std::int64_t slice_begin,
+                      std::int64_t slice_elems, std::int64_t begin, const Tensor& master,
+                      std::uint64_t seed) {
+  const Philox stream(seed, 0, slice.name);
+  float* values = master.data<float>();
+  const std::int64_t first = std::max(slice_begin, begin);
+  const std::int64_t last = std::min(slice_begin + slice_elems, begin + master.numel());
+  for (std::int64_t i = first; i < last; ++i) {
+    values[i - begin] = initial_value(slice.init, stream, i - slice_begin);
+  }
+}
+
+}  // namespace
+
+void initialize_parameters(parallel::ZeroStore& store, std::uint64_t seed) {
+  for (int u = 0; u < store.num_units(); ++u) {
+    const parallel::UnitLayout& layout = store.layout(u);
+    for (std::size_t p = 0; p < layout.parameters.size(); ++p) {
+      const parallel::ParameterSpec& parameter = layout.parameters[p];
+      const std::int64_t row = parameter.shape.empty() || parameter.shape[0] == 0
+                                   ? 0
+                                   : parameter.numel() / parameter.shape[0];
+      for (const parallel::Slice& slice : parameter.slices) {
+        initialize_slice(slice, layout.offsets[p] + slice.row_begin * row,
+                         (slice.row_end - slice.row_begin) * row, store.shard_begin(u),
+                         store.master(u), seed);
+      }
+    }
+  }
+  store.invalidate();
+}
+
+}  // namespace k25::trainer

@@ -1,0 +1,248 @@
+#include "trainer/model/model.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+
+#include "kernels/gemm/gemm.h"
+#include "trainer/model/gqa.h"
+
+namespace k25::trainer {
+namespace {
+
+using parallel::Phase;
+using parallel::Placement;
+
+DType statistic_dtype(DType compute) {
+  return compute == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+}
+
+parallel::ParameterSpec table_parameter(const std::string& name, const ModelConfig& m) {
+  return {.name = name,
+          .shape = {m.vocab, m.hidden},
+          .slices = {{name, 0, m.vocab, {parallel::InitKind::kNormal, m.init_std}}}};
+}
+
+parallel::ParameterSpec final_gain_parameter(const ModelConfig& m) {
+  return {.name = "final_norm",
+          .shape = {m.hidden},
+          .placement = Placement::kReplicated,
+          .fp32 = true,
+          .decay = false,
+          .slices = {{"final_norm", 0, m.hidden, {parallel::InitKind::kOnes, 0.0}}}};
+}
+
+void freeze_matching(std::vector<parallel::UnitSpec>& units, const std::string& pattern) {
+  bool matched = false;
+  for (parallel::UnitSpec& unit : units) {
+    for (parallel::ParameterSpec& parameter : unit.parameters) {
+      if (fnmatch(pattern.c_str(), parameter.name.c_str(), 0) != 0) continue;
+      parameter.frozen = true;
+      matched = true;
+    }
+  }
+  if (!matched) {
+    fail(ErrorKind::kUsage, "optim.freeze: '" + pattern +
+                                "' matches no parameter (names look like 'layers.0.attention.qkv', "
+                                "'embedding', 'final_norm')");
+  }
+}
+
+}  // namespace
+
+Model::Model(const ModelConfig& config, const RunShape& shape,
+             const std::vector<std::string>& freeze)
+    : config_(config),
+      shape_(shape),
+      tied_(config.tie_embeddings),
+      embedding_(kernels::embedding_plan({.tokens = shape.rows(), .vocab = config.vocab,
+                                          .hidden = config.hidden, .dtype = shape.compute})),
+      final_norm_(kernels::rmsnorm_plan({.rows = shape.rows(), .cols = config.hidden,
+                                         .dtype = shape.compute, .eps = config.norm_eps})),
+      loss_(kernels::cross_entropy_plan({.rows = shape.rows(), .hidden = config.hidden,
+                                         .vocab = config.vocab, .dtype = shape.compute})) {
+  UnitBuilder replicated("replicated", Placement::kReplicated);
+  UnitBuilder embedding("embedding", Placement::kSharded);
+  embedding.add(table_parameter("embedding", config));
+  units_.push_back(embedding.spec());
+  for (int i = 0; i < config.layers; ++i) {
+    UnitBuilder unit("layers." + std::to_string(i), Placement::kSharded);
+    layers_.push_back(std::make_unique<Layer>(config, shape, i, rope_table_, unit, replicated));
+    units_.push_back(unit.spec());
+  }
+  if (!tied_) {
+    UnitBuilder head("head", Placement::kSharded);
+    head.add(table_parameter("head", config));
+    units_.push_back(head.spec());
+  }
+  final_gain_index_ = replicated.add(final_gain_parameter(config));
+  units_.push_back(replicated.spec());
+  for (const std::string& pattern : freeze) freeze_matching(units_, pattern);
+  measure();
+}
+
+std::int64_t Model::num_parameters() const {
+  std::int64_t n = 0;
+  for (const parallel::UnitSpec& unit : units_) {
+    for (const parallel::ParameterSpec& parameter : unit.parameters) n += parameter.numel();
+  }
+  return n;
+}
+
+void Model::take_head(Arena& saved) {
+  const DType statistic = statistic_dtype(shape_.compute);
+  normed_ = saved.take(shape_.compute, {shape_.rows(), config_.hidden});
+  rstd_ = saved.take(statistic, {shape_.rows()});
+  lse_ = saved.take(statistic, {shape_.rows()});
+  output_.nll_N = saved.take(statistic, {shape_.rows()});
+  output_.argmax_N = saved.take(DType::kInt32, {shape_.rows()});
+}
+
+void Model::measure() {
+  Arena saved, scratch;
+  saved.take(shape_.compute, {shape_.rows(), config_.hidden});
+  scratch.take(shape_.compute, {shape_.rows(), config_.hidden});  // the gradient of h
+  Bytes workspace = larger(larger(embedding_.workspace_bytes, final_norm_.workspace_bytes),
+                           loss_.workspace_bytes);
+  for (const auto& layer : layers_) {
+    layer->measure(saved, scratch);
+    workspace = larger(workspace, layer->workspace_bytes());
+  }
+  take_head(saved);
+  {
+    ScratchScope scope(scratch);  // the gradient of the normed rows
+    scratch.take(shape_.compute, {shape_.rows(), config_.hidden});
+  }
+  const std::int64_t table = shape_.tokens * config_.head_dim;
+  memory_ = {.activations = saved.peak(),
+             .scratch = scratch.peak(),
+             .workspace = workspace,
+             .tables = bytes_of(Elems{table}, statistic_dtype(shape_.compute))};
+}
+
+void Model::allocate(Allocator& allocator) {
+  saved_ = Arena(memory_.activations, allocator);
+  scratch_ = Arena(memory_.scratch, allocator);
+  workspace_ = Buffer(memory_.workspace, allocator);
+  tables_ = Buffer(memory_.tables, allocator);
+  const Tensor table = tables_.view(statistic_dtype(shape_.compute),
+                                    {shape_.tokens, config_.head_dim});
+  kernels::rope_fill_table(GqaMixer::rope_desc(config_, shape_), table);
+  rope_table_ = table;
+}
+
+int Model::forward_unit(std::size_t position) const {
+  return position <= layers_.size() ? static_cast<int>(position) : head_unit();
+}
+
+void Model::prefetch_around(parallel::ZeroStore& store, std::int64_t position,
+                            int direction) const {
+  const std::int64_t next = position + direction;
+  const std::int64_t last = static_cast<std::int64_t>(layers_.size()) + 1;
+  if (next >= 0 && next <= last) store.prefetch(forward_unit(static_cast<std::size_t>(next)));
+}
+
+BlockRun Model::begin(Context& context, const BatchTensors& batch) {
+  return {context, batch, saved_, scratch_, {workspace_.data(), workspace_.size()}};
+}
+
+Model::Output Model::forward(Context& context, parallel::ZeroStore& store,
+                             const BatchTensors& batch) {
+  saved_.rewind({});
+  BlockRun run = begin(context, batch);
+  const std::vector<Tensor>& replicated = store.acquire(replicated_unit());
+  hidden_.clear();
+
+  embedded_ = saved_.take(shape_.compute, {shape_.rows(), config_.hidden});
+  const std::vector<Tensor>& embedding = store.acquire(0);
+  prefetch_around(store, 0, +1);
+  kernels::embedding_forward(context, embedding_, {batch.tokens_N, embedding[0]}, {embedded_},
+                             run.workspace);
+  store.release(0, Phase::kForward);
+
+  Tensor h = embedded_;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const int unit = forward_unit(i + 1);
+    const std::vector<Tensor>& parameters = store.acquire(unit);
+    prefetch_around(store, static_cast<std::int64_t>(i) + 1, +1);
+    hidden_.push_back(h);
+    h = layers_[i]->forward(run, {parameters, replicated}, h);
+    store.release(unit, Phase::kForward);
+  }
+  hidden_.push_back(h);
+
+  take_head(saved_);
+  const std::vector<Tensor>& head = store.acquire(head_unit());
+  kernels::rmsnorm_forward(
+      context, final_norm_,
+      {.x_ND = h, .residual_ND = {}, .gain_D = replicated[final_gain_index_]},
+      {.sum_ND = {}, .y_ND = normed_, .rstd_N = rstd_}, run.workspace);
+  kernels::cross_entropy_forward(context, loss_, {normed_, head[0], batch.labels_N},
+                                 {output_.nll_N, lse_, output_.argmax_N}, run.workspace);
+  store.release(head_unit(), Phase::kForward);
+  store.release(replicated_unit(), Phase::kForward);
+  return output_;
+}
+
+void Model::backward(Context& context, parallel::ZeroStore& store, const BatchTensors& batch) {
+  BlockRun run = begin(context, batch);
+  const std::vector<Tensor>& replicated = store.acquire(replicated_unit());
+  const std::vector<Tensor>& d_replicated = store.gradient(replicated_unit());
+  ScratchScope scope(scratch_);
+  const Tensor d_h = scratch_.take(shape_.compute, {shape_.rows(), config_.hidden});
+  const auto last = static_cast<std::int64_t>(layers_.size()) + 1;
+  {
+    ScratchScope head_scope(scratch_);
+    const Tensor d_normed = scratch_.take(shape_.compute, {shape_.rows(), config_.hidden});
+    const std::vector<Tensor>& head = store.acquire(head_unit());
+    prefetch_around(store, last, -1);
+    const std::vector<Tensor>& d_head = store.gradient(head_unit());
+    kernels::cross_entropy_backward(context, loss_, {normed_, head[0], batch.labels_N, lse_},
+                                    {d_normed, d_head[0]}, run.workspace);
+    kernels::rmsnorm_backward(context, final_norm_,
+                              {.dy_ND = d_normed, .sum_ND = hidden_.back(),
+                               .gain_D = replicated[final_gain_index_], .rstd_N = rstd_,
+                               .d_sum_ND = {}},
+                              {.dx_ND = d_h, .dgain_D = d_replicated[final_gain_index_]},
+                              run.workspace);
+    store.release(head_unit(), Phase::kBackward);
+    if (!tied_) store.gradient_done(head_unit());
+  }
+  for (auto i = static_cast<std::int64_t>(layers_.size()) - 1; i >= 0; --i) {
+    const int unit = forward_unit(static_cast<std::size_t>(i) + 1);
+    const std::vector<Tensor>& parameters = store.acquire(unit);
+    if (i > 0) prefetch_around(store, i + 1, -1);  // the embedding's backward needs no parameters
+    const std::vector<Tensor>& gradients = store.gradient(unit);
+    layers_[i]->backward(run, {parameters, replicated}, {gradients, d_replicated}, hidden_[i],
+                         d_h);
+    store.release(unit, Phase::kBackward);
+    store.gradient_done(unit);
+  }
+  const std::vector<Tensor>& d_embedding = store.gradient(0);
+  if (d_embedding[0]) {
+    kernels::embedding_backward(context, embedding_, {batch.tokens_N, d_h}, {d_embedding[0]},
+                                run.workspace);
+  }
+  store.gradient_done(0);
+  store.release(replicated_unit(), Phase::kBackward);
+  store.gradient_done(replicated_unit());
+}
+
+std::vector<float> Model::logits(Context& context, parallel::ZeroStore& store, std::int64_t row) {
+  const ConstTensor x = normed_.slice(0, row, row + 1);
+  const std::vector<Tensor>& head = store.acquire(head_unit());
+  std::vector<float> logits(static_cast<std::size_t>(config_.vocab));
+  const auto plan = kernels::gemm_plan({.m = 1, .n = config_.vocab, .k = config_.hidden,
+                                        .transpose_b = kernels::Transpose::kYes,
+                                        .dtype_ab = shape_.compute, .dtype_d = DType::kFloat32});
+  std::vector<char> workspace(static_cast<std::size_t>(plan.workspace_bytes.n + kAlignment));
+  void* aligned = reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr)
+      align_up(reinterpret_cast<std::int64_t>(workspace.data())));
+  kernels::gemm_forward(context, plan, {x, head[0]},
+                        {Tensor(logits.data(), DType::kFloat32, {1, config_.vocab})},
+                        {aligned, plan.workspace_bytes});
+  store.release(head_unit(), Phase::kForward);
+  return logits;
+}
+
+}  // namespace k25::trainer

@@ -1,0 +1,91 @@
+#pragma once
+// The whole model: embedding, layers, head. A fixed list of blocks run against a ZeroStore.
+//
+//   h = embedding[tokens];  h = layer_i(h) for each i;  nll = cross_entropy(norm(h) Whead^T, labels)
+//
+// The gradient that backward forms is that of the SUM of nll over label tokens; the step divides by the
+// global number of label tokens once, together with clipping.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/cross_entropy/cross_entropy.h"
+#include "kernels/embedding/embedding.h"
+#include "kernels/rmsnorm/rmsnorm.h"
+#include "parallel/zero/zero_store.h"
+#include "trainer/config/config.h"
+#include "trainer/model/block.h"
+#include "trainer/model/layer.h"
+
+namespace k25::trainer {
+
+/// Bytes a model needs besides its parameters, known before anything is allocated.
+struct ModelMemory {
+  Bytes activations;  ///< saved between forward and backward
+  Bytes scratch;
+  Bytes workspace;
+  Bytes tables;       ///< rotary positions
+  Bytes total() const { return {activations.n + scratch.n + workspace.n + tables.n}; }
+};
+
+class Model {
+ public:
+  /// `freeze`: shell patterns on parameter names; one that matches nothing throws kUsage.
+  Model(const ModelConfig& config, const RunShape& shape, const std::vector<std::string>& freeze);
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  /// Order of use in forward; the last one is "replicated".
+  const std::vector<parallel::UnitSpec>& units() const { return units_; }
+  const RunShape& shape() const { return shape_; }
+  ModelMemory memory() const { return memory_; }
+  std::int64_t num_parameters() const;
+
+  /// Once, before the first forward.
+  void allocate(Allocator& allocator);
+
+  struct Output {
+    Tensor nll_N;     ///< fp32 (fp64), 0 where there is no label
+    Tensor argmax_N;  ///< int32
+  };
+  /// All ranks of the shard axis call it together. Keeps what backward needs.
+  Output forward(Context& context, parallel::ZeroStore& store, const BatchTensors& batch);
+  /// Adds the gradients of sum(nll) of the last forward to the store's accumulators.
+  void backward(Context& context, parallel::ZeroStore& store, const BatchTensors& batch);
+  /// After forward: logits [V] (compute dtype) of one row, for sampling.
+  std::vector<float> logits(Context& context, parallel::ZeroStore& store, std::int64_t row);
+
+ private:
+  int head_unit() const { return tied_ ? 0 : static_cast<int>(units_.size()) - 2; }
+  int replicated_unit() const { return static_cast<int>(units_.size()) - 1; }
+  int forward_unit(std::size_t position) const;  // block position -> unit
+  void take_head(Arena& saved);
+  void measure();
+  BlockRun begin(Context& context, const BatchTensors& batch);
+  void prefetch_around(parallel::ZeroStore& store, std::int64_t position, int direction) const;
+
+  ModelConfig config_;
+  RunShape shape_;
+  bool tied_;
+  std::vector<parallel::UnitSpec> units_;
+  ConstTensor rope_table_;
+  std::vector<std::unique_ptr<Layer>> layers_;
+  kernels::EmbeddingPlan embedding_;
+  kernels::RmsNormPlan final_norm_;
+  kernels::CrossEntropyPlan loss_;
+  int final_gain_index_ = 0;
+
+  ModelMemory memory_;
+  Buffer tables_, workspace_;
+  Arena saved_, scratch_;
+  // Of the last forward.
+  Tensor embedded_, normed_, rstd_, lse_;
+  std::vector<Tensor> hidden_;  // input of each layer, then the head's
+  Output output_;
+};
+
+/// Writes the initial masters of this rank's shards: a pure function of (seed, slice name, index).
+void initialize_parameters(parallel::ZeroStore& store, std::uint64_t seed);
+
+}  // namespace k25::trainer

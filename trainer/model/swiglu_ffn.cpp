@@ -1,0 +1,76 @@
+#include "trainer/model/swiglu_ffn.h"
+
+#include <cmath>
+
+namespace k25::trainer {
+namespace {
+
+parallel::ParameterSpec gate_up_parameter(const ModelConfig& m, int layer) {
+  const std::string prefix = "layers." + std::to_string(layer) + ".ffn.";
+  const parallel::Init init{parallel::InitKind::kNormal, m.init_std};
+  return {.name = prefix + "gate_up",
+          .shape = {2 * m.ffn, m.hidden},
+          .layer = layer,
+          .slices = {{prefix + "gate", 0, m.ffn, init}, {prefix + "up", m.ffn, 2 * m.ffn, init}}};
+}
+
+parallel::ParameterSpec down_parameter(const ModelConfig& m, int layer) {
+  const std::string name = "layers." + std::to_string(layer) + ".ffn.down";
+  const double std = m.init_std / std::sqrt(2.0 * static_cast<double>(m.layers));
+  return {.name = name,
+          .shape = {m.hidden, m.ffn},
+          .layer = layer,
+          .slices = {{name, 0, m.hidden, {parallel::InitKind::kNormal, std}}}};
+}
+
+}  // namespace
+
+SwigluFeedForward::SwigluFeedForward(const ModelConfig& model, const RunShape& shape, int layer,
+                                     UnitBuilder& unit)
+    : shape_(shape),
+      gate_up_{shape.rows(), model.hidden, 2 * model.ffn, shape.compute},
+      down_{shape.rows(), model.ffn, model.hidden, shape.compute},
+      swiglu_(kernels::swiglu_plan({.rows = shape.rows(), .cols = model.ffn,
+                                    .dtype = shape.compute})),
+      gate_up_index_(unit.add(gate_up_parameter(model, layer))),
+      down_index_(unit.add(down_parameter(model, layer))) {}
+
+Bytes SwigluFeedForward::workspace_bytes() const {
+  return larger(swiglu_.workspace_bytes,
+                larger(gate_up_.workspace_bytes(), down_.workspace_bytes()));
+}
+
+void SwigluFeedForward::take_saved(Arena& saved) {
+  saved_gate_up_ = saved.take(shape_.compute, {shape_.rows(), gate_up_.out});
+  saved_activation_ = saved.take(shape_.compute, {shape_.rows(), down_.in});
+}
+
+void SwigluFeedForward::measure_scratch(Arena& scratch) {
+  ScratchScope scope(scratch);
+  scratch.take(shape_.compute, {shape_.rows(), down_.in});
+}
+
+void SwigluFeedForward::forward(BlockRun& run, const ParameterViews& parameters,
+                                const ConstTensor& x_ND, const Tensor& out_ND) {
+  gate_up_.forward(run, x_ND, parameters.unit[gate_up_index_], saved_gate_up_);
+  kernels::swiglu_forward(run.context, swiglu_, {saved_gate_up_}, {saved_activation_},
+                          run.workspace);
+  down_.forward(run, saved_activation_, parameters.unit[down_index_], out_ND);
+}
+
+void SwigluFeedForward::backward(BlockRun& run, const ParameterViews& parameters,
+                                 const ParameterViews& gradients, const ConstTensor& x_ND,
+                                 const ConstTensor& d_out_ND, const Tensor& d_x_ND) {
+  ScratchScope scope(run.scratch);
+  const Tensor d_activation = run.scratch.take(shape_.compute, {shape_.rows(), down_.in});
+  down_.backward_weight(run, d_out_ND, saved_activation_, gradients.unit[down_index_]);
+  down_.backward_input(run, d_out_ND, parameters.unit[down_index_], d_activation);
+
+  // The saved gate|up is no longer needed after this, so its gradient takes its place.
+  kernels::swiglu_backward(run.context, swiglu_, {d_activation, saved_gate_up_}, {saved_gate_up_},
+                           run.workspace);
+  gate_up_.backward_weight(run, saved_gate_up_, x_ND, gradients.unit[gate_up_index_]);
+  gate_up_.backward_input(run, saved_gate_up_, parameters.unit[gate_up_index_], d_x_ND);
+}
+
+}  // namespace k25::trainer

@@ -1,0 +1,124 @@
+#include "trainer/train/memory_plan.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+
+#include "trainer/checkpoint/checkpoint.h"
+
+namespace k25::trainer {
+namespace {
+
+using parallel::ReduceAfter;
+using parallel::ReshardAfter;
+
+std::string row(const std::string& name, Bytes bytes) {
+  return fmt::format("{:<22}{:>16}", name, bytes.n);
+}
+
+std::int64_t first_number(const std::string& path) {
+  std::ifstream in(path);
+  std::int64_t value = 0;
+  return in >> value ? value : std::numeric_limits<std::int64_t>::max();
+}
+
+std::int64_t mem_available() {
+  std::ifstream in("/proc/meminfo");
+  std::string key, unit;
+  for (std::int64_t kib = 0; in >> key >> kib;) {
+    std::getline(in, unit);
+    if (key == "MemAvailable:") return kib * 1024;
+  }
+  return std::numeric_limits<std::int64_t>::max();
+}
+
+// The limits of this process's control group, version 2 and version 1.
+std::int64_t cgroup_limit() {
+  std::int64_t limit = std::min(first_number("/sys/fs/cgroup/memory.max"),
+                                first_number("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
+  std::ifstream in("/proc/self/cgroup");
+  for (std::string line; std::getline(in, line);) {
+    if (line.rfind("0::", 0) != 0) continue;
+    limit = std::min(limit, first_number("/sys/fs/cgroup" + line.substr(3) + "/memory.max"));
+  }
+  return limit;
+}
+
+std::int64_t address_space_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    return std::numeric_limits<std::int64_t>::max();
+  }
+  return static_cast<std::int64_t>(limit.rlim_cur);
+}
+
+}  // namespace
+
+Bytes MemoryPlan::total() const {
+  return {zero.total().n + model.total().n + statistics.n + snapshot.n};
+}
+
+std::vector<std::string> MemoryPlan::lines() const {
+  return {row("masters", zero.masters),
+          row("moments", zero.moments),
+          row("shard gradients", zero.shard_gradients),
+          row("replicated state", zero.replicated),
+          row("gathered parameters", zero.gathered),
+          row("unit gradients", zero.unit_gradients),
+          row("reduction scratch", zero.reduction_scratch),
+          row("activations", model.activations),
+          row("scratch", model.scratch),
+          row("op workspace", model.workspace),
+          row("tables", model.tables),
+          row("statistics", statistics),
+          row("checkpoint snapshot", snapshot),
+          row("total", total())};
+}
+
+MemoryPlan plan_memory(const Config& config, const Model& model,
+                       const parallel::ZeroOptions& options) {
+  return {.zero = parallel::ZeroStore::plan(model.units(), config.mesh, options),
+          .model = model.memory(),
+          .statistics = optim::Statistics::plan(model.units(), config.mesh),
+          .snapshot = CheckpointWriter::plan(model.units(), config.mesh)};
+}
+
+parallel::ZeroOptions resolve_zero(const Config& config, const Model& model, Bytes budget) {
+  const std::int64_t micro_batches = config.train.batch / config.train.micro_batch;
+  parallel::ZeroOptions options{.prefetch = config.zero.prefetch,
+                                .mode = config.reduce.mode,
+                                .slots = config.reduce.slots,
+                                .micro_batches_per_slot = micro_batches / config.reduce.slots,
+                                .compute = config.train.precision};
+  // Ordered by traffic, least first.
+  for (const ReshardAfter reshard :
+       {ReshardAfter::kStep, ReshardAfter::kMicroBatch, ReshardAfter::kForward}) {
+    for (const ReduceAfter reduce : {ReduceAfter::kStep, ReduceAfter::kMicroBatch}) {
+      options.reshard_after = config.zero.reshard_after.value_or(reshard);
+      options.reduce_after = config.zero.reduce_after.value_or(reduce);
+      if (plan_memory(config, model, options).total().n <= budget.n) return options;
+    }
+  }
+  return options;
+}
+
+Bytes host_memory_budget(int ranks_on_host) {
+  const std::int64_t shared = std::min(mem_available(), cgroup_limit());
+  return {std::min(shared / std::max(ranks_on_host, 1), address_space_limit())};
+}
+
+void require_fit(const MemoryPlan& plan, Bytes budget) {
+  if (plan.total().n <= budget.n) return;
+  std::string table;
+  for (const std::string& line : plan.lines()) table += "\n  " + line;
+  fail(ErrorKind::kUsage,
+       fmt::format("this run needs {} bytes on each rank, and {} are available (MemAvailable, cgroup "
+                   "and ulimit, shared by the ranks of this host). Use more hosts, a smaller "
+                   "train.micro_batch, zero.reshard_after: forward, or a smaller model.{}",
+                   plan.total().n, budget.n, table));
+}
+
+}  // namespace k25::trainer

@@ -1,0 +1,36 @@
+#pragma once
+// The bytes of one rank, known before anything is allocated, and the choices that depend on them.
+
+#include <string>
+#include <vector>
+
+#include "optim/statistics.h"
+#include "parallel/zero/zero_store.h"
+#include "trainer/config/config.h"
+#include "trainer/model/model.h"
+
+namespace k25::trainer {
+
+struct MemoryPlan {
+  parallel::ZeroPlan zero;
+  ModelMemory model;
+  Bytes statistics, snapshot;
+  Bytes total() const;
+  /// One line per category, for `k25 train` and `k25 config`.
+  std::vector<std::string> lines() const;
+};
+
+/// The ZeRO options of a run; `auto` takes the least traffic whose plan fits in `budget` bytes per rank.
+parallel::ZeroOptions resolve_zero(const Config& config, const Model& model, Bytes budget);
+
+MemoryPlan plan_memory(const Config& config, const Model& model,
+                       const parallel::ZeroOptions& options);
+
+/// Bytes this rank may use: the smaller of MemAvailable, the cgroup's limit and RLIMIT_AS, shared by the
+/// ranks of the host.
+Bytes host_memory_budget(int ranks_on_host);
+
+/// Throws kUsage with the table when the plan does not fit.
+void require_fit(const MemoryPlan& plan, Bytes budget);
+
+}  // namespace k25::trainer

@@ -1,0 +1,347 @@
+#include "trainer/train/train.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <optional>
+
+#include "data/io/atomic_file.h"
+#include "data/io/block_digest.h"
+#include "parallel/comm/agree.h"
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/eval/evaluate.h"
+#include "trainer/log/metrics.h"
+#include "trainer/model/model.h"
+#include "trainer/train/load_run.h"
+#include "trainer/train/memory_plan.h"
+#include "trainer/train/progress.h"
+#include "trainer/train/step.h"
+
+namespace k25::trainer {
+namespace {
+
+using parallel::collectively;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Everything of one run that lives from start to end, in order of dependence.
+class TrainRun {
+ public:
+  TrainRun(parallel::World& world, const ParsedConfig& parsed);
+  void run(const std::atomic<bool>& save_and_stop);
+
+ private:
+  void open_run_directory();
+  void open_data();
+  void build();
+  void start_state();
+  void adopt(const TrainState& saved);
+  void report_start();
+  void evaluate();
+  bool one_step(const std::atomic<bool>& save_and_stop);
+  void check_policy(const StepResult& result);
+  void record(const StepResult& result, double step_seconds);
+  void maybe_kill(std::int64_t step);
+  void finish(bool stopped);
+  void note(const std::string& text);
+
+  const ParsedConfig& parsed_;
+  const Config& config_;
+  std::vector<std::string> warnings_;
+  Runtime runtime_;
+  std::unique_ptr<RunLock> lock_;             // rank 0
+  std::unique_ptr<data::Corpus> corpus_;
+  data::Split split_;
+  std::unique_ptr<data::Sampler> sampler_;
+  std::unique_ptr<data::ValidationSet> validation_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<parallel::ZeroStore> store_;
+  std::unique_ptr<Stepper> stepper_;
+  std::unique_ptr<Evaluator> evaluator_;
+  std::optional<std::filesystem::path> resume_target_;
+  std::unique_ptr<CheckpointWriter> writer_;
+  std::unique_ptr<Metrics> metrics_;          // rank 0
+  MemoryPlan memory_;
+  TrainState state_;
+  Progress progress_;
+  std::int64_t evaluated_at_ = -1;
+};
+
+TrainRun::TrainRun(parallel::World& world, const ParsedConfig& parsed)
+    : parsed_(parsed), config_(parsed.config), runtime_(world, parsed.config, warnings_) {
+  open_run_directory();
+  open_data();
+  build();
+  start_state();
+  report_start();
+}
+
+void TrainRun::note(const std::string& text) {
+  if (metrics_ != nullptr) metrics_->note(text);
+}
+
+void TrainRun::open_run_directory() {
+  collectively(runtime_.comm(), "run directory", [&] {
+    if (!runtime_.is_root()) return;
+    std::error_code error;
+    std::filesystem::create_directories(config_.run.dir, error);
+    if (error) {
+      fail(ErrorKind::kCheckpoint,
+           "run.dir: cannot create '" + config_.run.dir + "': " + error.message());
+    }
+    lock_ = std::make_unique<RunLock>(config_.run.dir);
+  });
+  std::vector<std::string> notes;
+  resume_target_ =
+      find_resume_target(runtime_.comm(), config_.run.dir, config_.train.resume, notes);
+  warnings_.insert(warnings_.end(), notes.begin(), notes.end());
+}
+
+void TrainRun::open_data() {
+  collectively(runtime_.comm(), "corpus", [&] {
+    corpus_ = std::make_unique<data::Corpus>(config_.data.train,
+                                             static_cast<int>(config_.run.cpu_threads));
+    if (corpus_->info().vocab > config_.model.vocab) {
+      fail(ErrorKind::kData,
+           fmt::format("{}: the corpus has a vocabulary of {}, model.vocab is {}; set model.vocab "
+                       "to at least {}",
+                       config_.data.train, corpus_->info().vocab, config_.model.vocab,
+                       corpus_->info().vocab));
+    }
+    split_ = data::split_documents(*corpus_, config_.data.validation);
+    sampler_ = std::make_unique<data::Sampler>(
+        *corpus_, split_.train,
+        data::SamplerOptions{.sequence = config_.data.sequence,
+                             .seed = config_.run.seed,
+                             .weights = config_.data.mixture_weights,
+                             .on_exhausted = config_.data.on_exhausted});
+    validation_ = std::make_unique<data::ValidationSet>(*corpus_, split_.validation,
+                                                        config_.data.sequence);
+  });
+}
+
+void TrainRun::build() {
+  const RunShape shape{config_.train.micro_batch, config_.data.sequence, config_.train.precision};
+  parallel::ZeroOptions zero;
+  collectively(runtime_.comm(), "plan", [&] {
+    model_ = std::make_unique<Model>(config_.model, shape, config_.freeze);
+    // The budget moves with the machine's load; every rank must choose the same, so rank 0 decides below.
+    zero = resolve_zero(config_, *model_, host_memory_budget(runtime_.world().local_size()));
+  });
+  std::int64_t choice[] = {static_cast<std::int64_t>(zero.reshard_after),
+                           static_cast<std::int64_t>(zero.reduce_after)};
+  // The choice of less memory wins everywhere (kForward and kMicroBatch are the lowest values).
+  runtime_.comm()
+      .all_reduce_small({.name = "plan"},
+                        {.integers = choice, .count = 2, .op = parallel::ReduceOp::kMin})
+      .wait();
+  zero.reshard_after = static_cast<parallel::ReshardAfter>(choice[0]);
+  zero.reduce_after = static_cast<parallel::ReduceAfter>(choice[1]);
+  collectively(runtime_.comm(), "allocate", [&] {
+    memory_ = plan_memory(config_, *model_, zero);
+    require_fit(memory_, host_memory_budget(runtime_.world().local_size()));
+    store_ = std::make_unique<parallel::ZeroStore>(runtime_.mesh(), model_->units(), zero,
+                                                   runtime_.context(), runtime_.allocator());
+    model_->allocate(runtime_.allocator());
+  });
+  stepper_ = std::make_unique<Stepper>(runtime_, config_, *model_, *store_, *corpus_, *sampler_);
+  evaluator_ =
+      std::make_unique<Evaluator>(runtime_, config_, *model_, *store_, *corpus_, *validation_);
+  writer_ = std::make_unique<CheckpointWriter>(runtime_.mesh(), *store_, config_.run.dir,
+                                               config_.checkpoint, config_.kill, parsed_.resolved,
+                                               resume_target_, runtime_.allocator());
+}
+
+void TrainRun::start_state() {
+  if (resume_target_) {
+    adopt(load_checkpoint(runtime_.mesh(), *store_, *resume_target_, LoadWhat::kAll));
+  } else {
+    initialize_parameters(*store_, config_.run.seed);
+    if (!config_.train.init_from.empty()) {
+      const std::string source = parallel::from_rank0(runtime_.comm(), "init_from", [&] {
+        return find_checkpoint(config_.train.init_from, "best").string();
+      });
+      load_checkpoint(runtime_.mesh(), *store_, source, LoadWhat::kWeightsOnly);
+      state_.init_digest = state_digest(runtime_.mesh(), *store_);
+    }
+    state_.mixture = sampler_->initial_state();
+    state_.best_loss = 0.0;
+  }
+  state_.seed = config_.run.seed;
+  state_.slots = config_.reduce.slots;
+  state_.corpus_digest = corpus_->info().digest;
+  state_.config_digest = data::sha256_hex(parsed_.resolved);
+  state_.fingerprint = runtime_.fingerprint();
+
+  collectively(runtime_.comm(), "metrics", [&] {
+    if (!runtime_.is_root()) return;
+    data::write_file_atomically(std::filesystem::path(config_.run.dir) / "config.yaml",
+                                parsed_.resolved, ErrorKind::kCheckpoint);
+    metrics_ = std::make_unique<Metrics>(config_.run.dir, config_.log, state_.step);
+  });
+}
+
+void TrainRun::adopt(const TrainState& saved) {
+  if (saved.corpus_digest != corpus_->info().digest) {
+    const std::string message =
+        fmt::format("{}: the checkpoint was trained on corpus {}, data.train now has {}",
+                    resume_target_->string(), saved.corpus_digest, corpus_->info().digest);
+    if (!config_.train.allow_data_change) {
+      throw parallel::AgreedError(
+          ErrorKind::kData,
+          message + "; set train.allow_data_change: true to start a new epoch on the new data", 0);
+    }
+    warnings_.push_back(message + ": a new epoch starts on the new data");
+    state_ = saved;
+    state_.mixture = sampler_->initial_state();
+    state_.mixture.next_sample = saved.mixture.next_sample;
+    return;
+  }
+  if (saved.seed != config_.run.seed) {
+    throw parallel::AgreedError(
+        ErrorKind::kUsage,
+        fmt::format("run.seed is {}, the checkpoint {} was trained with {}; a resumed run keeps its "
+                    "seed (start a new run.dir, or use train.init_from)",
+                    config_.run.seed, resume_target_->string(), saved.seed),
+        0);
+  }
+  state_ = saved;
+  if (saved.mixture.weights != sampler_->initial_state().weights) {
+    warnings_.push_back("data.mixture changed since the checkpoint: the new weights hold from here");
+    state_.mixture.weights = sampler_->initial_state().weights;
+  }
+  if (saved.slots != config_.reduce.slots) {
+    warnings_.push_back(fmt::format("reduce.slots was {} and is {} now: the same batches, but the "
+                                    "bits of the sums differ from here on",
+                                    saved.slots, config_.reduce.slots));
+  }
+}
+
+void TrainRun::report_start() {
+  for (const std::string& warning : warnings_) {
+    if (runtime_.is_root()) fmt::print(stderr, "k25: warning: {}\n", warning);
+  }
+  note(fmt::format("model: {} parameters in {} layers; {} ranks; batch {} = micro_batch {} x "
+                   "accumulation {} x {} data ranks; precision {}; reduce.slots {}",
+                   model_->num_parameters(), config_.model.layers, runtime_.world().size(),
+                   config_.train.batch, config_.train.micro_batch, config_.train.accumulation,
+                   runtime_.mesh().data_ranks(), dtype_name(config_.train.precision),
+                   config_.reduce.slots));
+  note(fmt::format("data: {} tokens, {} training and {} validation documents ({} moved as near-"
+                   "duplicates); memory planned {} bytes a rank, allocated {}",
+                   corpus_->info().tokens, split_.train.size(), split_.validation.size(),
+                   split_.moved, memory_.total().n, runtime_.allocator().live().n));
+  note(runtime_.fingerprint());
+  if (split_.validation.empty()) note("warning: no validation data (data.validation)");
+  if (resume_target_) {
+    note(fmt::format("resumed from {} at step {}", resume_target_->string(), state_.step));
+  }
+}
+
+void TrainRun::evaluate() {
+  if (validation_->windows() == 0 || evaluated_at_ == state_.step) return;
+  evaluated_at_ = state_.step;
+  const EvalRecord eval = evaluator_->run(state_.step);
+  const bool best =
+      eval.loss && (state_.best_step < 0 || *eval.loss < state_.best_loss) && state_.step > 0;
+  if (best) {
+    state_.best_step = state_.step;
+    state_.best_loss = *eval.loss;
+  }
+  if (metrics_ != nullptr) metrics_->write(eval);
+  if (best && config_.checkpoint.best) {
+    writer_->save(state_);
+    writer_->mark_best(state_.step);
+  }
+}
+
+void TrainRun::maybe_kill(std::int64_t step) {
+  const DebugKill& kill = config_.kill;
+  if (kill.point == "step" && kill.rank == runtime_.world().rank() && kill.step == step) {
+    ::kill(getpid(), kill.signal);
+  }
+}
+
+void TrainRun::check_policy(const StepResult& result) {
+  const optim::StepPlan& plan = result.plan;
+  if (plan.action == optim::StepAction::kApply) return;
+  if (runtime_.is_root()) {
+    fmt::print(stderr, "k25: warning: step {}: {}\n", state_.step, plan.reason);
+  }
+  if (plan.action == optim::StepAction::kStop) {
+    writer_->finish();
+    throw parallel::AgreedError(
+        ErrorKind::kNumeric,
+        fmt::format("step {}: {}; parameters and moments are those of the last applied update, the "
+                    "last checkpoint stands",
+                    state_.step, plan.reason),
+        0);
+  }
+}
+
+void TrainRun::record(const StepResult& result, double step_seconds) {
+  const StepRecord record = progress_.record(
+      {.config = config_, .state = state_, .result = result, .corpus = *corpus_,
+       .sampler = *sampler_, .step_seconds = step_seconds,
+       .save_seconds = writer_->take_seconds(), .memory = runtime_.allocator().live()});
+  if (metrics_ != nullptr) metrics_->write(record);
+}
+
+bool TrainRun::one_step(const std::atomic<bool>& save_and_stop) {
+  maybe_kill(state_.step + 1);
+  const auto start = Clock::now();
+  const StepResult result = stepper_->run(state_, save_and_stop.load());
+  record(result, seconds_since(start));
+  check_policy(result);
+  writer_->poll();
+
+  const bool last = state_.step == config_.train.steps;
+  const bool stop = result.stats.save_and_stop;
+  if (config_.eval.every > 0 && state_.step % config_.eval.every == 0 && !stop) evaluate();
+  const bool due = config_.checkpoint.every > 0 && state_.step % config_.checkpoint.every == 0;
+  if (due || last || stop) writer_->save(state_);
+  return !stop;
+}
+
+void TrainRun::finish(bool stopped) {
+  if (!stopped) evaluate();
+  writer_->finish();
+  if (stopped) {
+    note(fmt::format("saved and stopped at step {} (SIGUSR1); go on with the same command",
+                     state_.step));
+  } else {
+    note(fmt::format("done: {} steps, {} label tokens, {} skipped, {} empty; arenas and buffers peaked "
+                     "at {} bytes, planned {}",
+                     state_.step, state_.label_tokens, state_.policy.skipped, state_.policy.empty,
+                     runtime_.allocator().peak().n, memory_.total().n));
+  }
+}
+
+void TrainRun::run(const std::atomic<bool>& save_and_stop) {
+  if (state_.step >= config_.train.steps) {
+    note(fmt::format("nothing to do: the checkpoint is at step {}, train.steps is {}", state_.step,
+                     config_.train.steps));
+    return;
+  }
+  if (state_.step == 0) evaluate();
+  bool go_on = true;
+  while (go_on && state_.step < config_.train.steps) go_on = one_step(save_and_stop);
+  finish(!go_on);
+}
+
+}  // namespace
+
+void train(parallel::World& world, const ParsedConfig& parsed,
+           const std::atomic<bool>& save_and_stop) {
+  TrainRun run(world, parsed);
+  run.run(save_and_stop);
+}
+
+}  // namespace k25::trainer
