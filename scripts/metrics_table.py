@@ -3,7 +3,7 @@
 
 usage: scripts/metrics_table.py FILE KEY
 
-Training steps have the key loss, evaluations validation_loss.
+Training steps have the key loss, evaluations val_loss.
 """
 import json
 import sys

@@ -11,7 +11,7 @@ here=$(dirname "${BASH_SOURCE[0]}")
 data=$(mktemp -d)
 trap 'rm -rf "$data"' EXIT
 python3 "$here/metrics_table.py" "$1/metrics.jsonl" loss >"$data/train"
-python3 "$here/metrics_table.py" "$1/metrics.jsonl" validation_loss >"$data/validation"
+python3 "$here/metrics_table.py" "$1/metrics.jsonl" val_loss >"$data/validation"
 
 curves=()
 [ ! -s "$data/train" ] || curves+=("'$data/train' with lines title 'training'")

@@ -27,9 +27,9 @@ def read_words(path: str, names: tuple[str, ...]) -> list[float]:
 def main() -> int:
     if len(sys.argv) != 3:
         sys.exit(__doc__.strip())
-    evaluations = list(rows(sys.argv[1], "validation_loss"))
+    evaluations = list(rows(sys.argv[1], "val_loss"))
     if not evaluations:
-        sys.exit(f"{sys.argv[1]} holds no validation_loss: was eval.every set?")
+        sys.exit(f"{sys.argv[1]} holds no val_loss: was eval.every set?")
     step, best, entropy, cross = read_words(
         sys.argv[2], ("step", "loss", "unigram_entropy", "train_unigram_cross_entropy"))
     first_step, first = evaluations[0]

@@ -2,17 +2,15 @@
 // Output head and cross-entropy in one op, in vocabulary chunks: the [N, V] logits never exist.
 //
 // Legend  N rows, D hidden, V vocabulary. x, dx: [N, D] and weight: [V, D] of one dtype (fp32,
-// bf16,
-//         fp64). label: [N] int32; kIgnoredLabel marks a row without a label. nll, lse: [N] fp32
-//         (fp64). argmax: [N] int32. dweight: [V, D] fp32 (fp64), accumulated into.
-// Formula  z = x weight^T;  lse_n = log sum_v exp(z_nv);  nll_n = lse_n - z_{n, label}, 0 if
-// ignored.
+//         bf16, fp64). label: [N] int32; kIgnoredLabel marks a row without a label. nll, lse: [N]
+//         fp32 (fp64). argmax: [N] int32. dweight: [V, D] fp32 (fp64), accumulated into.
+// Formula  z = x weight^T;  lse_n = log sum_v exp(z_nv);
+//         nll_n = lse_n - z_{n, label}, 0 if ignored.
 //         argmax_n = the v with the largest z_nv, ties to the lowest v; for every row.
 // Backward  of sum_n nll_n:  dz_nv = exp(z_nv - lse_n) - [v = label_n], 0 for ignored rows;
 //         dx = dz weight (overwritten);  dweight += dz^T x. z is recomputed chunk by chunk.
 // Numerics  z, softmax and sums in fp32 for fp32 and bf16 storage; dz is rounded to x's dtype
-// before
-//         the two products. Chunks in order.
+//         before the two products. Chunks in order.
 // Errors  kUsage naming row, label and V for a label outside [0, V) that is not kIgnoredLabel.
 
 #include "kernels/core/context.h"

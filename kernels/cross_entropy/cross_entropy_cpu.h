@@ -33,10 +33,11 @@ K25_ISA_DECLARE(K25_CROSS_ENTROPY_DECLARE_ARITHMETIC(float)
                     K25_CROSS_ENTROPY_DECLARE_ARITHMETIC(double)
                         K25_CROSS_ENTROPY_DECLARE_STORAGE(float, float)
                             K25_CROSS_ENTROPY_DECLARE_STORAGE(BFloat16, float)
-                                K25_CROSS_ENTROPY_DECLARE_STORAGE(double, double) void round_rows(
-                                    const float* src, std::int64_t src_stride, BFloat16* dst,
-                                    std::int64_t dst_stride, std::int64_t cols, std::int64_t begin,
-                                    std::int64_t end);)
+                                K25_CROSS_ENTROPY_DECLARE_STORAGE(double, double))
+/// Rows [begin, end) of dst = src, rounded.
+K25_ISA_DECLARE(void round_rows(const float* src, std::int64_t src_stride, BFloat16* dst,
+                                std::int64_t dst_stride, std::int64_t cols, std::int64_t begin,
+                                std::int64_t end);)
 #undef K25_CROSS_ENTROPY_DECLARE_ARITHMETIC
 #undef K25_CROSS_ENTROPY_DECLARE_STORAGE
 

@@ -2,14 +2,12 @@
 // Rotary position embedding on query or key heads.
 //
 // Legend  N rows (tokens), H heads, E head dimension (even). x, y: [N, H, E] of one dtype (fp32,
-// bf16,
-//         fp64), E dense, other strides free (views into a fused q|k|v matrix).
-//         position_N: int32, the token's position inside its document, 0 <= position <
-//         max_position. table: [max_position, E] fp32 (fp64 for fp64): cos in the first E/2
-//         columns, sin in the rest.
+//         bf16, fp64), E dense, other strides free (views into a fused q|k|v matrix).
+//         position_N: int32, the token's position in its document, 0 <= position < max_position.
+//         table: [max_position, E] fp32 (fp64 for fp64): cos in the first E/2 columns, then sin.
 // Formula  for i < E/2 and angle a = position * theta^(-2i/E) (half-split pairs, as in Llama and
-//         Hugging Face):  y_i = x_i cos a - x_{i+E/2} sin a;  y_{i+E/2} = x_{i+E/2} cos a + x_i sin
-//         a.
+//         Hugging Face):  y_i = x_i cos a - x_{i+E/2} sin a;
+//                         y_{i+E/2} = x_{i+E/2} cos a + x_i sin a.
 // Backward  the rotation by -a.
 // Numerics  the table is computed in fp64 and rounded once; the rotation runs in fp32 (fp64).
 // Aliasing  y may be x.

@@ -21,8 +21,8 @@ JUNIT = {
     "disabled": '<testcase name="{0}" status="disabled"/>',
 }
 
-METRICS = ('{"step": 0, "validation_loss": 6.9}\n{"step": 1, "loss": 6.8}\n{"step": 2, "loss": 6.0}\n'
-           '{"step": 2, "validation_loss": 5.0}\n{"step": 3, "loss": 5.9}\n{"step": 3, "validation_loss": 5.5}\n')
+METRICS = ('{"step": 0, "val_loss": 6.9}\n{"step": 1, "loss": 6.8}\n{"step": 2, "loss": 6.0}\n'
+           '{"step": 2, "val_loss": 5.0}\n{"step": 3, "loss": 5.9}\n{"step": 3, "val_loss": 5.5}\n')
 
 K25_STUB = f"""#!/usr/bin/env bash
 echo "$@" >>"$CALLS"
@@ -246,7 +246,7 @@ class ReportTest(unittest.TestCase):
     def test_no_evaluation(self):
         code, output = self.report('{"step": 1, "loss": 2}\n', "")
         self.assertEqual(code, 1)
-        self.assertIn("holds no validation_loss", output)
+        self.assertIn("holds no val_loss", output)
 
     def test_broken_metrics(self):
         code, output = self.report('{"step": 1}\n{"step"', "")

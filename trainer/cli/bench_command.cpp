@@ -57,6 +57,7 @@ class RandomCorpus {
       content.tokens.push_back(static_cast<std::int32_t>(
           random.below(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(config.model.vocab))));
     }
+    content.tokens.back() = content.info.end_of_document;
     content.labels.assign(content.tokens.size(), 1);
     content.info.vocab = config.model.vocab;
     content.info.domains = {"random"};

@@ -3,7 +3,7 @@
 // "cfg.yaml:12:3: unknown key 'optim.weight_deacy' (did you mean 'weight_decay'?)".
 //
 // Refused, always kUsage: unknown or duplicate keys (both lines named), merge keys, anchors that alias
-// maps, a second document, an empty file, tab indentation, values of another type, .nan and .inf, octal
+// maps, tags, a second document, an empty file, text that is not UTF-8, control characters, tab indentation, values of another type, .nan and .inf, octal
 // looking numbers (010), numbers out of range. Accepted: 1e6 for an integer, tab as separator, CRLF, BOM.
 
 #include <filesystem>
@@ -26,6 +26,8 @@ struct ParsedConfig {
                           ///< so the text does not depend on the rank count
   std::string annotated;  ///< the same with "# origin; here value" behind each key (k25 config)
 };
+
+inline constexpr std::int64_t kMaxRanks = std::int64_t{1} << 20;
 
 /// `text` under the name `file` (for messages), then `overrides` ("a.b=c", YAML values) in order.
 /// `ranks` resolves what depends on the world: mesh.shard auto, batch triple, reduce.slots.

@@ -23,7 +23,8 @@ bool octal_looking(std::string_view text) {
 }
 
 bool parse_double(const std::string& text, double& out) {
-  const char* begin = text.data() + (text.size() > 1 && text[0] == '+' ? 1 : 0);
+  const bool plus = text.size() > 1 && text[0] == '+' && text[1] != '-';
+  const char* begin = text.data() + (plus ? 1 : 0);
   const char* end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(begin, end, out);
   return error == std::errc() && rest == end && std::isfinite(out) &&
@@ -142,15 +143,13 @@ std::string yaml_text(const std::string& text) {
   bool plain = !text.empty() && text.find_first_not_of(kPlain) == std::string::npos &&
                text[0] != '-' && text[0] != '%' && text[0] != '@' && text[0] != '=';
   double number = 0.0;
-  if (text == "null" || text == "true" || text == "false" || parse_double(text, number)) {
-    plain = false;
-  }
-  if (plain) return text;
+  for (const char* word : {"null", "Null", "NULL", "true", "false"}) plain = plain && text != word;
+  if (plain && !parse_double(text, number)) return text;
   std::string quoted = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') quoted += '\\';
-    if (c == '\n') {
-      quoted += "\\n";
+    if ((c >= 0 && c < ' ') || c == '\x7f') {
+      quoted += fmt::format("\\x{:02x}", static_cast<unsigned>(c));
     } else {
       quoted += c;
     }

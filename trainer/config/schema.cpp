@@ -11,6 +11,7 @@ namespace k25::trainer {
 namespace {
 
 constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kMaxBatch = std::int64_t{1} << 24;  // products of these stay far below 2^63
 constexpr const char* kRequired = "";
 
 bool is_word(const YamlNode& node, const char* word) {
@@ -36,8 +37,9 @@ Key integer(const std::string& path, const char* fallback, const std::string& he
 // An integer, or a word ("auto", "null") that stands for `substitute`.
 template <class Field>
 Key integer_or(const std::string& path, const char* word, const std::string& help, Field field,
-               std::int64_t substitute, std::int64_t low = 1) {
-  Key key = integer(path, word, help, field, low);
+               std::int64_t substitute, std::int64_t low = 1,
+               std::int64_t high = kMax) {
+  Key key = integer(path, word, help, field, low, high);
   key.info.type = fmt::format("integer | {}", word);
   key.read = [=, number = key.read](const YamlNode& node, Config& c, std::string& canonical) {
     if (is_word(node, word)) {
@@ -201,9 +203,9 @@ std::vector<Key> model_keys() {
       integer("model.heads", kRequired, "query heads",
               [](Config& c) -> auto& { return c.model.heads; }, 1, 65536),
       integer_or("model.kv_heads", "null", "key/value heads; null: as many as heads",
-                 [](Config& c) -> auto& { return c.model.kv_heads; }, 0),
+                 [](Config& c) -> auto& { return c.model.kv_heads; }, 0, 1, 65536),
       integer_or("model.head_dim", "null", "width of a head; null: hidden / heads",
-                 [](Config& c) -> auto& { return c.model.head_dim; }, 0),
+                 [](Config& c) -> auto& { return c.model.head_dim; }, 0, 1, 65536),
       integer("model.ffn", kRequired, "inner width of the feed-forward",
               [](Config& c) -> auto& { return c.model.ffn; }, 1, 1 << 24),
       integer("model.vocab", kRequired, "vocabulary; at least the corpus's",
@@ -247,11 +249,11 @@ std::vector<Key> data_and_train_keys() {
       integer("train.steps", kRequired, "steps of the whole run",
               [](Config& c) -> auto& { return c.train.steps; }),
       integer_or("train.batch", "auto", "sequences per step over all ranks",
-                 [](Config& c) -> auto& { return c.train.batch; }, 0),
+                 [](Config& c) -> auto& { return c.train.batch; }, 0, 1, kMaxBatch),
       integer_or("train.micro_batch", "auto", "sequences of one forward pass on a rank",
-                 [](Config& c) -> auto& { return c.train.micro_batch; }, 0),
+                 [](Config& c) -> auto& { return c.train.micro_batch; }, 0, 1, kMaxBatch),
       integer_or("train.accumulation", "auto", "micro-batches of a rank per step",
-                 [](Config& c) -> auto& { return c.train.accumulation; }, 0),
+                 [](Config& c) -> auto& { return c.train.accumulation; }, 0, 1, kMaxBatch),
       choice("train.precision", "fp32", "of activations and gathered parameters (fp16 is not offered: its "
              "range needs loss scaling)", {"fp32", "bf16"},
              [](Config& c, std::size_t i) {
@@ -312,9 +314,9 @@ std::vector<Key> parallel_keys() {
   const auto only_device = [](Config&, std::size_t) {};
   return {
       integer("mesh.replicate", "1", "replicas of the sharded model",
-              [](Config& c) -> auto& { return c.mesh.replicate; }, 1, 1 << 20),
+              [](Config& c) -> auto& { return c.mesh.replicate; }, 1, kMaxRanks),
       integer_or("mesh.shard", "auto", "ranks that share one copy; auto: the rest",
-                 [](Config& c) -> auto& { return c.mesh.shard; }, 0),
+                 [](Config& c) -> auto& { return c.mesh.shard; }, 0, 1, kMaxRanks),
       integer("mesh.expert", "1", "expert parallelism (needs MoE layers; not built yet)",
               [](Config& c) -> auto& { return c.mesh.expert; }, 1, 1),
       integer("mesh.context", "1", "context parallelism (not built yet)",
@@ -325,7 +327,7 @@ std::vector<Key> parallel_keys() {
                c.reduce.mode = i == 0 ? ReduceMode::kOrdered : ReduceMode::kLibrary;
              }),
       integer_or("reduce.slots", "null", "gradient slots; null: one per data rank",
-                 [](Config& c) -> auto& { return c.reduce.slots; }, 0),
+                 [](Config& c) -> auto& { return c.reduce.slots; }, 0, 1, kMaxBatch),
       choice("zero.reshard_after", "auto", "when gathered parameters are freed",
              {"auto", "forward", "micro_batch", "step"},
              [](Config& c, std::size_t i) {

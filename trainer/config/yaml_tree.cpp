@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <sstream>
 
+#include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/utf8.h"
+
 namespace k25::trainer {
 namespace {
 
@@ -34,11 +37,9 @@ class TreeBuilder : public YAML::EventHandler {
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& value) override {
     refuse_anchor(mark, anchor);
+    refuse_tag(mark, tag);
     const bool plain = tag == "?";
     const bool quoted = tag == "!";
-    if (!plain && !quoted && !tag.empty()) {
-      problems_.push_back(place(file_, mark) + ": the tag '" + tag + "' is not supported");
-    }
     const bool null = plain && (value.empty() || value == "~" || value == "null");
     add(YamlNode{.kind = null ? YamlNode::Kind::kNull : YamlNode::Kind::kScalar,
                  .scalar = value,
@@ -46,15 +47,17 @@ class TreeBuilder : public YAML::EventHandler {
                  .where = place(file_, mark)},
         mark);
   }
-  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                        YAML::EmitterStyle::value) override {
     refuse_anchor(mark, anchor);
+    refuse_tag(mark, tag);
     open_.push_back({.node = {.kind = YamlNode::Kind::kList, .where = place(file_, mark)}});
   }
   void OnSequenceEnd() override { close(); }
-  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                   YAML::EmitterStyle::value) override {
     refuse_anchor(mark, anchor);
+    refuse_tag(mark, tag);
     open_.push_back({.node = {.kind = YamlNode::Kind::kMap, .where = place(file_, mark)}});
   }
   void OnMapEnd() override { close(); }
@@ -70,6 +73,11 @@ class TreeBuilder : public YAML::EventHandler {
     if (anchor != 0) {
       problems_.push_back(place(file_, mark) + ": anchors are not supported, write the value out");
     }
+  }
+
+  void refuse_tag(const YAML::Mark& mark, const std::string& tag) {
+    if (tag.empty() || tag == "?" || tag == "!") return;  // none, and what a plain or quoted scalar has
+    problems_.push_back(place(file_, mark) + ": tags are not supported (here '" + tag + "')");
   }
 
   void close() {
@@ -121,6 +129,25 @@ class TreeBuilder : public YAML::EventHandler {
   std::vector<Open> open_;
 };
 
+// The YAML library takes some control characters for the end of the file and drops what follows.
+void find_bad_bytes(const std::string& text, const std::string& file, Problems& problems) {
+  const auto problem = [&](std::int64_t offset, const std::string& what) {
+    const data::TextPosition at = data::text_position(text, offset);
+    problems.push_back(file + ":" + std::to_string(at.line) + ":" + std::to_string(at.column) + ": " + what);
+  };
+  if (const std::int64_t offset = data::find_invalid_utf8(text); offset >= 0) {
+    return problem(offset, "the text is not UTF-8; a config is UTF-8 text");
+  }
+  const auto control = std::find_if(text.begin(), text.end(), [](char c) {
+    return c == '\x7f' || (c >= 0 && c < ' ' && c != '\t' && c != '\n' && c != '\r');
+  });
+  if (control != text.end()) {
+    problem(control - text.begin(), "a control character (byte " +
+                                        std::to_string(static_cast<int>(*control)) +
+                                        "); write it as an escape inside double quotes");
+  }
+}
+
 void find_tab_indentation(const std::string& text, const std::string& file, Problems& problems) {
   std::istringstream in(text);
   int line = 0;
@@ -158,6 +185,8 @@ YamlNode parse_yaml(const std::string& original, const std::string& file, Proble
   std::string text = original;
   if (text.rfind("\xEF\xBB\xBF", 0) == 0) text.erase(0, 3);
   const std::size_t before = problems.size();
+  find_bad_bytes(text, file, problems);
+  if (problems.size() > before) return {};
   find_tab_indentation(text, file, problems);
   if (problems.size() > before) return {};
   YamlNode root;

@@ -18,6 +18,24 @@ using op_test::GuardedTensor;
 using op_test::Layout;
 using Documents = std::vector<std::vector<std::int64_t>>;  ///< lengths, for each sequence
 
+inline AttentionDesc desc_of(std::int64_t batch, std::int64_t tokens, std::int64_t heads,
+                             std::int64_t kv_heads, std::int64_t head_dim,
+                             DType dtype = DType::kFloat64, Masking masking = Masking::kCausal) {
+  AttentionDesc d;
+  d.batch = batch;
+  d.tokens = tokens;
+  d.heads = heads;
+  d.kv_heads = kv_heads;
+  d.head_dim = head_dim;
+  d.dtype = dtype;
+  d.masking = masking;
+  return d;
+}
+
+inline std::int64_t query_tile() {
+  return kernels::attention_plan(desc_of(1, 1, 1, 1, 1)).query_tile;
+}
+
 struct Naive {
   std::vector<double> out, lse, dq, dk, dv;
 };

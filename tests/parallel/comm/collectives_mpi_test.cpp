@@ -64,7 +64,7 @@ class Collectives : public testing::TestWithParam<Setting> {
 INSTANTIATE_TEST_SUITE_P(Settings, Collectives,
                          testing::Values(Setting{std::int64_t{1} << 30, false},
                                          Setting{1024, false}, Setting{1024, true},
-                                         Setting{7, true}),
+                                         Setting{61, true}),
                          [](const auto& test) {
                            return "chunk" + std::to_string(test.param.max_chunk) +
                                   (test.param.check ? "checked" : "");

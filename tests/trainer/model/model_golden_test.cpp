@@ -1,0 +1,118 @@
+// A 2-layer model against loss and gradients that PyTorch computed in fp64 (scripts/golden/model_golden.py).
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "data/loader/batch.h"
+#include "parallel/comm/world.h"
+#include "trainer/model/model.h"
+#include "trainer/train/step.h"
+
+namespace k25::trainer {
+namespace {
+
+constexpr std::int64_t kB = 2, kT = 12, kV = 29;
+
+// The hash of the script: uniform in [-0.5, 0.5).
+double hashed(std::int64_t i, std::int64_t salt) {
+  auto x = static_cast<std::uint32_t>(static_cast<std::uint64_t>(i) * 2654435761ull +
+                                      static_cast<std::uint64_t>(salt) * 40503ull + 12345ull);
+  x ^= x >> 15;
+  x *= 2246822519u;
+  x ^= x >> 13;
+  return static_cast<double>(x) / 4294967296.0 - 0.5;
+}
+
+data::Batch golden_batch() {
+  const std::vector<std::vector<std::pair<int, int>>> documents = {{{0, 5}, {5, 6}, {6, 12}},
+                                                                   {{0, 12}}};
+  data::Batch batch;
+  batch.resize(kB, kT);
+  for (std::int64_t b = 0; b < kB; ++b) {
+    for (const auto& [begin, end] : documents[static_cast<std::size_t>(b)]) {
+      for (int t = begin; t < end; ++t) {
+        const auto at = static_cast<std::size_t>(b * kT + t);
+        const auto token = [&](std::int64_t s) { return static_cast<std::int32_t>((7 * s + 11 * b + s * s) % kV); };
+        batch.tokens[at] = token(t);
+        batch.labels[at] = t + 1 < end ? token(t + 1) : -1;
+        batch.doc_begin[at] = begin;
+        batch.doc_end[at] = end;
+        batch.position[at] = t - begin;
+      }
+    }
+  }
+  batch.labels[2] = -1;
+  batch.labels[kT + 7] = -1;
+  return batch;
+}
+
+class ModelGolden : public testing::TestWithParam<const char*> {};
+
+TEST_P(ModelGolden, LossAndAllGradients) {
+  const std::string kind = GetParam();
+  std::ifstream in(std::string(K25_GOLDEN_DIR) + "/model_" + kind + ".json");
+  ASSERT_TRUE(in) << "run scripts/golden/model_golden.py";
+  const nlohmann::json golden = nlohmann::json::parse(in);
+  std::map<std::string, nlohmann::json> expected;
+  for (const nlohmann::json& p : golden.at("parameters")) expected[p.at("name")] = p;
+
+  ModelConfig config{.layers = 2, .hidden = 16, .heads = 4, .kv_heads = 2, .ffn = 24, .vocab = kV,
+                     .head_dim = 4, .pattern = {{}}, .tie_embeddings = kind == "tied"};
+  const auto world = parallel::World::create({});
+  parallel::Mesh mesh(*world, {});
+  HostAllocator allocator;
+  Context context{.isa = detect_cpu_isa()};
+  Model model(config, {kB, kT, DType::kFloat32}, {});
+  model.allocate(allocator);
+  parallel::ZeroStore store(mesh, model.units(), {}, context, allocator);
+  for (int u = 0; u < store.num_units(); ++u) {
+    const parallel::UnitLayout& layout = store.layout(u);
+    for (std::size_t p = 0; p < layout.parameters.size(); ++p) {
+      const std::string& name = layout.parameters[p].name;
+      const bool gain = name.size() >= 4 && name.compare(name.size() - 4, 4, "norm") == 0;
+      float* master = store.master(u).data<float>() + layout.offsets[p];
+      for (std::int64_t i = 0; i < layout.parameters[p].numel(); ++i) {
+        const double value = hashed(i, expected.at(name).at("salt"));
+        master[i] = static_cast<float>(gain ? 1.0 + 0.4 * value : value);
+      }
+    }
+  }
+  store.invalidate();
+
+  const data::Batch batch = golden_batch();
+  store.begin_step();
+  const Model::Output output = model.forward(context, store, batch_tensors(batch));
+  const LossSum loss = sum_loss(output.nll_N, kB, kT);
+  model.backward(context, store, batch_tensors(batch));
+  store.end_micro_batch();
+  store.finish_gradients();
+
+  EXPECT_NEAR(static_cast<double>(loss.nll_fixed) * 0x1p-24, golden.at("loss"),
+              1e-5 * golden.at("loss").get<double>());
+  std::size_t compared = 0;
+  for (int u = 0; u < store.num_units(); ++u) {
+    const parallel::UnitLayout& layout = store.layout(u);
+    for (std::size_t p = 0; p < layout.parameters.size(); ++p) {
+      const std::vector<double> want = expected.at(layout.parameters[p].name).at("gradient");
+      const float* got = store.shard_gradient(u).data<float>() + layout.offsets[p];
+      for (std::size_t i = 0; i < want.size(); ++i) {
+        ASSERT_NEAR(got[i], want[i], 1e-5 * std::max(1.0, std::fabs(want[i])))
+            << layout.parameters[p].name << "[" << i << "]";
+      }
+      ++compared;
+    }
+  }
+  EXPECT_EQ(compared, expected.size());
+  store.end_step();
+  world->finish();
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, ModelGolden, testing::Values("untied", "tied"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace k25::trainer
