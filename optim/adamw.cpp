@@ -18,8 +18,7 @@ AdamWScalars scalars(const StepPlan& plan, const parallel::ParameterSpec& parame
           .bias_correction2 = static_cast<float>(plan.bias_correction2),
           .eps = static_cast<float>(plan.eps),
           .lr = static_cast<float>(lr),
-          .lr_weight_decay =
-              parameter.decay ? static_cast<float>(lr * plan.weight_decay) : 0.0F};
+          .lr_weight_decay = parameter.decay ? static_cast<float>(lr * plan.weight_decay) : 0.0F};
 }
 
 void update_unit(Context& context, parallel::ZeroStore& store, const StepPlan& plan, int unit) {
@@ -34,13 +33,12 @@ void update_unit(Context& context, parallel::ZeroStore& store, const StepPlan& p
     const std::int64_t end =
         std::min(layout.offsets[p] + parameter.numel() - first, master.numel());
     if (begin >= end) continue;
-    kernels::adamw_update(context,
-                          {.grad_n = gradient.slice(0, begin, end),
-                           .scalars = scalars(plan, parameter)},
-                          {.master_n = master.slice(0, begin, end),
-                           .m_n = m.slice(0, begin, end),
-                           .v_n = v.slice(0, begin, end),
-                           .copy_out_n = {}});
+    kernels::adamw_update(
+        context, {.grad_n = gradient.slice(0, begin, end), .scalars = scalars(plan, parameter)},
+        {.master_n = master.slice(0, begin, end),
+         .m_n = m.slice(0, begin, end),
+         .v_n = v.slice(0, begin, end),
+         .copy_out_n = {}});
   }
 }
 

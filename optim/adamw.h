@@ -1,6 +1,6 @@
 #pragma once
-// AdamW over the shards of a ZeroStore, one StepPlan for all: each parameter range is updated with its own
-// decay and learning-rate scale; frozen ranges, gaps and padding stay as they are.
+// AdamW over the shards of a ZeroStore, one StepPlan for all: each parameter range is updated with
+// its own decay and learning-rate scale; frozen ranges, gaps and padding stay as they are.
 
 #include "kernels/core/context.h"
 #include "optim/decide.h"

@@ -82,10 +82,10 @@ StepPlan decide(const StepStats& stats, const PolicyState& state, const OptimOpt
   plan.scale = 0.0;
   plan.loss = stats.loss_finite ? mean_nll(stats.nll_fixed, stats.label_tokens)
                                 : std::numeric_limits<double>::quiet_NaN();
-  plan.gradient_norm = stats.gradient_finite && stats.label_tokens > 0
-                           ? std::sqrt(stats.gradient_square_sum) /
-                                 static_cast<double>(stats.label_tokens)
-                           : std::numeric_limits<double>::quiet_NaN();
+  plan.gradient_norm =
+      stats.gradient_finite && stats.label_tokens > 0
+          ? std::sqrt(stats.gradient_square_sum) / static_cast<double>(stats.label_tokens)
+          : std::numeric_limits<double>::quiet_NaN();
   if (!all_finite(stats)) {
     skip_or_stop(stats, options, plan);
   } else if (stats.label_tokens == 0) {

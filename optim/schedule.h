@@ -1,7 +1,8 @@
 #pragma once
 // Learning-rate schedules, pure functions of the number of applied updates.
 //
-// Legend  u: updates applied before this one (0 for the first); warmup: w updates; total: n updates.
+// Legend  u: updates applied before this one (0 for the first); warmup: w updates; total: n
+// updates.
 //   warm-up   lr (u + 1) / w                                         for u < w
 //   constant  lr
 //   cosine    min + (lr - min) (1 + cos(pi (u - w) / (n - w))) / 2     min = lr * min_ratio

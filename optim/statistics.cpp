@@ -76,9 +76,9 @@ std::string element_name(const parallel::UnitLayout& layout, std::int64_t elemen
 std::string bad_parameter(const parallel::ZeroStore& store, const std::vector<Header>& headers) {
   for (const Header& h : headers) {
     if (h.bad_unit >= 0) {
-      return fmt::format(
-          "{} on rank {}",
-          element_name(store.layout(static_cast<int>(h.bad_unit)), h.bad_element), h.rank);
+      return fmt::format("{} on rank {}",
+                         element_name(store.layout(static_cast<int>(h.bad_unit)), h.bad_element),
+                         h.rank);
     }
   }
   for (const Header& h : headers) {
@@ -136,7 +136,8 @@ Bytes Statistics::plan(const std::vector<parallel::UnitSpec>& units,
 }
 
 Statistics::Statistics(parallel::Mesh& mesh, parallel::ZeroStore& store, Allocator& allocator)
-    : mesh_(mesh), store_(store),
+    : mesh_(mesh),
+      store_(store),
       buffer_(Bytes{mesh.data_ranks() * row_bytes(num_chunks(store))}, allocator) {}
 
 StepStats Statistics::gather(Context& context, const LocalStats& local) {
@@ -177,8 +178,7 @@ StepStats Statistics::gather(Context& context, const LocalStats& local) {
     at += n;
   }
   stats.bad_parameter = bad_parameter(store_, headers);
-  stats.gradient_finite =
-      std::isfinite(stats.gradient_square_sum) && stats.bad_parameter.empty();
+  stats.gradient_finite = std::isfinite(stats.gradient_square_sum) && stats.bad_parameter.empty();
   return stats;
 }
 

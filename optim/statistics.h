@@ -1,12 +1,12 @@
 #pragma once
 // Gathers everything a step's decision needs in one collective, the step's only host wait.
 //
-// The gradient norm is formed per 4096-element chunk (kernels/reduce) and the chunk sums of all ranks are
-// added in index order, unit by unit, so its bits do not depend on the rank count. Padding, tied and
-// replicated tensors count once.
+// The gradient norm is formed per 4096-element chunk (kernels/reduce) and the chunk sums of all
+// ranks are added in index order, unit by unit, so its bits do not depend on the rank count.
+// Padding, tied and replicated tensors count once.
 //
-// bad_parameter names the first element that was not finite in some rank's own gradients ("on rank 1":
-// the rank whose samples made it), or else the first whose sum over the ranks overflowed.
+// bad_parameter names the first element that was not finite in some rank's own gradients ("on rank
+// 1": the rank whose samples made it), or else the first whose sum over the ranks overflowed.
 
 #include <cstdint>
 #include <string>
@@ -25,8 +25,8 @@ struct LocalStats {
   bool save_and_stop = false;
 };
 
-/// Adds the nll of some samples (nats, label_tokens of them), rounded to 2^-24 nats. A sum that is not
-/// finite, or too large for the fixed point, clears loss_finite and adds only the tokens.
+/// Adds the nll of some samples (nats, label_tokens of them), rounded to 2^-24 nats. A sum that is
+/// not finite, or too large for the fixed point, clears loss_finite and adds only the tokens.
 void add_nll(LocalStats& stats, double nll, std::int64_t label_tokens);
 
 class Statistics {

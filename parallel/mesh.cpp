@@ -8,11 +8,14 @@ namespace k25::parallel {
 namespace {
 
 void check_shape(const MeshShape& s, int ranks) {
-  const bool positive = s.replicate >= 1 && s.shard >= 1 && s.expert >= 1 && s.context >= 1;
-  // 64 bits: four large axes must not wrap around to the right product.
-  const std::int64_t product = std::int64_t{s.replicate} * s.shard * s.expert * s.context;
-  const bool wraps = s.replicate > ranks || s.shard > ranks || s.expert > ranks || s.context > ranks;
-  if (positive && !wraps && product == ranks) return;
+  // Divided, not multiplied: four large axes would overflow.
+  int rest = ranks;
+  bool fits = true;
+  for (const int axis : {s.replicate, s.shard, s.expert, s.context}) {
+    fits = fits && axis >= 1 && rest % axis == 0;
+    if (fits) rest /= axis;
+  }
+  if (fits && rest == 1) return;
   fail(ErrorKind::kUsage,
        fmt::format("mesh: replicate {} x shard {} x expert {} x context {} must be at least 1 each "
                    "and multiply to the number of ranks, {}",

@@ -1,6 +1,6 @@
 #pragma once
-// ParameterSpec: the one description of a parameter. Sharding, optimizer grouping, checkpoints, export
-// names and audit digests all read it.
+// ParameterSpec: the one description of a parameter. Sharding, optimizer grouping, checkpoints,
+// export names and audit digests all read it.
 
 #include <cstdint>
 #include <string>
@@ -32,16 +32,16 @@ struct Slice {
 };
 
 struct ParameterSpec {
-  std::string name;                  ///< "layers.3.attention.qkv"
-  std::vector<std::int64_t> shape;   ///< row-major
-  int layer = -1;                    ///< -1: embedding, final norm, head
+  std::string name;                 ///< "layers.3.attention.qkv"
+  std::vector<std::int64_t> shape;  ///< row-major
+  int layer = -1;                   ///< -1: embedding, final norm, head
   Placement placement = Placement::kSharded;
-  bool fp32 = false;                 ///< on the fp32 keep list: never stored in bf16
-  bool decay = true;                 ///< weight decay applies
+  bool fp32 = false;  ///< on the fp32 keep list: never stored in bf16
+  bool decay = true;  ///< weight decay applies
   double lr_scale = 1.0;
   bool frozen = false;
-  std::string tied_to;               ///< name of the parameter whose storage this one shares
-  std::vector<Slice> slices;         ///< tile dimension 0; at least one
+  std::string tied_to;        ///< name of the parameter whose storage this one shares
+  std::vector<Slice> slices;  ///< tile dimension 0; at least one
 
   std::int64_t numel() const {
     std::int64_t n = 1;

@@ -57,18 +57,22 @@ void Sampler::Impl::build_weights() {
       std::string known;
       for (const Domain& d : domains) known += (known.empty() ? "'" : ", '") + d.name + "'";
       fail(ErrorKind::kUsage,
-           fmt::format("mixture weight for unknown domain '{}', the corpus has {}", name, known));
+           fmt::format(
+               "data.mixture.weights: mixture weight for unknown domain '{}', the corpus has {}",
+               name, known));
     }
     if (!(weight >= 0.0) || !std::isfinite(weight)) {
-      fail(ErrorKind::kUsage,
-           fmt::format("mixture weight of domain '{}' is {}, expected a number from 0", name,
-                       weight));
+      fail(
+          ErrorKind::kUsage,
+          fmt::format(
+              "data.mixture.weights: mixture weight of domain '{}' is {}, expected a number from 0",
+              name, weight));
     }
     if (weight > 0.0 && found->tokens == 0) {
-      fail(ErrorKind::kUsage,
-           fmt::format("mixture weight of domain '{}' is {}, but the domain has no training "
-                       "documents: give it weight 0",
-                       name, weight));
+      fail(ErrorKind::kUsage, fmt::format("data.mixture.weights: mixture weight of domain '{}' is "
+                                          "{}, but the domain has no training "
+                                          "documents: give it weight 0",
+                                          name, weight));
     }
   }
   double sum = 0.0;
@@ -79,7 +83,8 @@ void Sampler::Impl::build_weights() {
     sum += weights.back();
   }
   if (!(sum > 0.0) || !std::isfinite(sum)) {
-    fail(ErrorKind::kUsage, fmt::format("mixture weights sum to {}, expected more than 0", sum));
+    fail(ErrorKind::kUsage,
+         fmt::format("data.mixture.weights: mixture weights sum to {}, expected more than 0", sum));
   }
   for (double& w : weights) w /= sum;
 }

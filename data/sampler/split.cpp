@@ -36,10 +36,10 @@ std::vector<bool> named_documents(const Corpus& corpus, const std::vector<std::s
     }
     if (found) continue;
     const std::string example = documents.empty() ? "" : documents.front().source;
-    fail(ErrorKind::kData,
-         fmt::format("validation pattern '{}' matches none of the corpus's {} documents (the first "
-                     "is '{}')",
-                     pattern, documents.size(), example));
+    fail(ErrorKind::kData, fmt::format("data.validation.documents: pattern '{}' matches none of "
+                                       "the corpus's {} documents (the first "
+                                       "is '{}')",
+                                       pattern, documents.size(), example));
   }
   return named;
 }
@@ -80,7 +80,8 @@ void draw_clusters(std::vector<Cluster>& clusters, const SplitOptions& options) 
 Split split_documents(const Corpus& corpus, const SplitOptions& options) {
   if (!(options.fraction >= 0.0 && options.fraction < 1.0)) {
     fail(ErrorKind::kUsage,
-         fmt::format("validation fraction {} is not in [0, 1)", options.fraction));
+         fmt::format("data.validation.fraction: validation fraction {} is not in [0, 1)",
+                     options.fraction));
   }
   const auto documents = corpus.documents();
   const auto named = named_documents(corpus, options.documents);
@@ -105,7 +106,8 @@ Split split_documents(const Corpus& corpus, const SplitOptions& options) {
   }
   if (split.train.empty()) {
     fail(ErrorKind::kData,
-         fmt::format("the validation split leaves no training document ({} of {} documents, {} of "
+         fmt::format("data.validation: the validation split leaves no training document ({} of {} "
+                     "documents, {} of "
                      "them near-duplicates that follow): name fewer or lower the fraction",
                      split.validation.size(), documents.size(), split.moved));
   }

@@ -144,7 +144,7 @@ void tile_exponentials(A* s, std::int64_t key_tile, std::int64_t rows, std::int6
     A* const row = s + r * key_tile;
     const std::int64_t seen = pad_up(diagonal ? r + 1 : keys);
     const A largest = max[r];
-    ReduceLanes<Sum, A> sums;
+    ReduceLanes<JoinSum, A> sums;
     if (first) {
       sums.fill(A(0));
     } else {
@@ -232,7 +232,7 @@ void forward_segment(const AttentionArgs<T, A>& x, const Segment& s, A* scratch)
         next_max = old;
       }
       for (std::int64_t r = 0; r < rows; ++r) {
-        ReduceLanes<Sum, A> sums;
+        ReduceLanes<JoinSum, A> sums;
         sums.load(lanes + r * kPad);
         const A sum = sums.join();
         lse[i0 + r] = max[r] + log_value(sum);

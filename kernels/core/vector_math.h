@@ -137,13 +137,13 @@ template <int kBy, class T>
 
 inline constexpr int kReduceLanes = 16;
 
-struct Sum {
+struct JoinSum {
   template <class V>
   [[gnu::always_inline]] static V join(V a, V b) {
     return a + b;
   }
 };
-struct Max {
+struct JoinMax {
   template <class V>
   [[gnu::always_inline]] static V join(V a, V b) {
     return b > a ? b : a;
@@ -224,13 +224,13 @@ template <class Op, class T>
 /// Largest of p[0..n); -inf for n = 0.
 template <class T>
 inline T row_max(const T* p, std::int64_t n) {
-  return reduce_row<Max>(p, n, static_cast<T>(-__builtin_inf()));
+  return reduce_row<JoinMax>(p, n, static_cast<T>(-__builtin_inf()));
 }
 
 /// Sum of p[0..n); 0 for n = 0.
 template <class T>
 inline T row_sum(const T* p, std::int64_t n) {
-  return reduce_row<Sum>(p, n, T(0));
+  return reduce_row<JoinSum>(p, n, T(0));
 }
 
 // ---- transpose ----------------------------------------------------------------------------------

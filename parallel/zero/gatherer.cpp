@@ -9,8 +9,12 @@
 namespace k25::parallel {
 
 Gatherer::Gatherer(Mesh& mesh, const ZeroShape& shape, const ZeroMemory& memory, Context& context)
-    : mesh_(mesh), shape_(shape), memory_(memory), context_(context),
-      units_(shape.layouts.size()), buffers_(memory.gathered.size()) {
+    : mesh_(mesh),
+      shape_(shape),
+      memory_(memory),
+      context_(context),
+      units_(shape.layouts.size()),
+      buffers_(memory.gathered.size()) {
   int next = 0;
   for (std::size_t u = 0; u < units_.size(); ++u) {
     const UnitLayout& layout = shape.layouts[u];
@@ -58,8 +62,8 @@ const std::vector<Tensor>& Gatherer::acquire(int unit) {
 void Gatherer::release(int unit, Phase phase) {
   Unit& u = at(units_, unit);
   if (u.users == 0) {
-    fail(ErrorKind::kInternal, fmt::format("unit {} is released without being acquired",
-                                           at(shape_.layouts, unit).name));
+    fail(ErrorKind::kInternal,
+         fmt::format("unit {} is released without being acquired", at(shape_.layouts, unit).name));
   }
   --u.users;
   if (u.buffer >= 0) {
@@ -141,11 +145,13 @@ void Gatherer::wait(Work& work) {
 
 void Gatherer::fail_no_room(int unit) const {
   std::string held;
-  for (const Buffer& b : buffers_) held += (held.empty() ? "" : ", ") + at(shape_.layouts, b.unit).name;
-  fail(ErrorKind::kInternal,
-       fmt::format("unit {} cannot be gathered: all {} buffers hold units in use ({}); release one, "
-                   "or set zero.prefetch higher",
-                   at(shape_.layouts, unit).name, buffers_.size(), held));
+  for (const Buffer& b : buffers_)
+    held += (held.empty() ? "" : ", ") + at(shape_.layouts, b.unit).name;
+  fail(
+      ErrorKind::kInternal,
+      fmt::format("unit {} cannot be gathered: all {} buffers hold units in use ({}); release one, "
+                  "or set zero.prefetch higher",
+                  at(shape_.layouts, unit).name, buffers_.size(), held));
 }
 
 }  // namespace k25::parallel

@@ -1,9 +1,10 @@
 #pragma once
 // Private to parallel/zero: whole parameters, gathered when needed.
 //
-// A buffer is a cache entry: it keeps its unit after the release until the room is needed. The room of a
-// unit that backward has released goes first, then that of one that forward has released (backward wants
-// it again), oldest first; that of a prefetched unit only when acquire finds no other.
+// A buffer is a cache entry: it keeps its unit after the release until the room is needed. The room
+// of a unit that backward has released goes first, then that of one that forward has released
+// (backward wants it again), oldest first; that of a prefetched unit only when acquire finds no
+// other.
 
 #include <vector>
 

@@ -26,8 +26,12 @@ void set_zero(Context& context, const Tensor& t_n) {
 }  // namespace
 
 Reducer::Reducer(Mesh& mesh, const ZeroShape& shape, const ZeroMemory& memory, Context& context)
-    : mesh_(mesh), shape_(shape), memory_(memory), context_(context),
-      units_(shape.layouts.size()), pool_owner_(memory.gradients.size(), -1) {
+    : mesh_(mesh),
+      shape_(shape),
+      memory_(memory),
+      context_(context),
+      units_(shape.layouts.size()),
+      pool_owner_(memory.gradients.size(), -1) {
   for (std::size_t u = 0; u < units_.size(); ++u) {
     units_[u].views.resize(shape.layouts[u].parameters.size());
   }
@@ -75,8 +79,8 @@ void Reducer::end_micro_batch() {
   for (int i = 0; i < static_cast<int>(units_.size()); ++i) {
     const Unit& u = at(units_, i);
     if (u.open && !u.done) {
-      fail(ErrorKind::kInternal, fmt::format("unit {}: gradient without gradient_done",
-                                             at(shape_.layouts, i).name));
+      fail(ErrorKind::kInternal,
+           fmt::format("unit {}: gradient without gradient_done", at(shape_.layouts, i).name));
     }
     if (u.dirty && group_ends()) reduce(i);  // unused in the group's last micro-batch
   }

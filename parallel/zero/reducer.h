@@ -1,9 +1,9 @@
 #pragma once
 // Private to parallel/zero: whole gradients of units, and their way to the shards.
 //
-// A group is the run of micro-batches that adds up before a unit is reduced (a slot, a step, or one). A
-// whole gradient is zero when the group first asks for it. Reductions run one at a time, behind the
-// computation of the next unit's gradient: all share one scratch.
+// A group is the run of micro-batches that adds up before a unit is reduced (a slot, a step, or
+// one). A whole gradient is zero when the group first asks for it. Reductions run one at a time,
+// behind the computation of the next unit's gradient: all share one scratch.
 
 #include <vector>
 
@@ -32,7 +32,7 @@ class Reducer {
     bool done = false;   ///< done in this micro-batch
     bool dirty = false;  ///< holds or stands for gradients of this group that are not reduced yet
     bool has_buffer = false;
-    Tensor whole;        ///< [padded], while has_buffer
+    Tensor whole;  ///< [padded], while has_buffer
     std::vector<Tensor> views;
   };
 

@@ -12,9 +12,10 @@ namespace {
 
 void check_parameter(const UnitSpec& unit, const ParameterSpec& p) {
   if (!p.tied_to.empty()) {
-    fail(ErrorKind::kInternal, fmt::format("unit {}: parameter {} is tied to {} and has no storage; "
-                                           "list only {}",
-                                           unit.name, p.name, p.tied_to, p.tied_to));
+    fail(ErrorKind::kInternal,
+         fmt::format("unit {}: parameter {} is tied to {} and has no storage; "
+                     "list only {}",
+                     unit.name, p.name, p.tied_to, p.tied_to));
   }
   for (const std::int64_t d : p.shape) {
     if (d < 0) {
@@ -33,10 +34,11 @@ void check_one_dtype(const UnitSpec& unit) {
     list += (list.empty() ? "" : ", ") + p.name;
   }
   if (!kept.empty() && !others.empty()) {
-    fail(ErrorKind::kInternal,
-         fmt::format("unit {} mixes fp32 parameters ({}) with others ({}); put the fp32 ones into a "
-                     "unit of their own",
-                     unit.name, kept, others));
+    fail(
+        ErrorKind::kInternal,
+        fmt::format("unit {} mixes fp32 parameters ({}) with others ({}); put the fp32 ones into a "
+                    "unit of their own",
+                    unit.name, kept, others));
   }
 }
 

@@ -2,8 +2,8 @@
 // A unit: the parameters of one block with one placement, in one flat buffer (ZeRO-3's grain).
 //
 // Layout of a unit's flat buffer, in elements: parameters in order, each starting at a multiple of
-// kParameterAlignment; the end is padded so that `shards` equal contiguous ranges of whole 4096-element
-// chunks result. Gaps and padding hold zeros for ever.
+// kParameterAlignment; the end is padded so that `shards` equal contiguous ranges of whole
+// 4096-element chunks result. Gaps and padding hold zeros for ever.
 
 #include <cstdint>
 #include <string>
@@ -34,7 +34,8 @@ struct UnitLayout {
   std::int64_t padded() const { return shards * shard_elems; }
 };
 
-/// A replicated unit is always fp32 (it is the keep list) and is cut for the reduction all the same.
+/// A replicated unit is always fp32 (it is the keep list) and is cut for the reduction all the
+/// same.
 UnitLayout make_layout(const UnitSpec& unit, std::int64_t shards, DType compute);
 
 }  // namespace k25::parallel

@@ -12,9 +12,10 @@ namespace {
 
 void check_options(const MeshShape& mesh, const ZeroOptions& options, int data_ranks) {
   if (mesh.expert != 1 || mesh.context != 1) {
-    fail(ErrorKind::kUsage, fmt::format("mesh.expert is {} and mesh.context {}; sharding over these "
-                                        "axes is not built yet, set both to 1",
-                                        mesh.expert, mesh.context));
+    fail(ErrorKind::kUsage,
+         fmt::format("mesh.expert is {} and mesh.context {}; sharding over these "
+                     "axes is not built yet, set both to 1",
+                     mesh.expert, mesh.context));
   }
   if (options.slots < 1 || options.slots % data_ranks != 0) {
     fail(ErrorKind::kUsage,
@@ -27,8 +28,8 @@ void check_options(const MeshShape& mesh, const ZeroOptions& options, int data_r
                                         options.micro_batches_per_slot));
   }
   if (options.prefetch < 0) {
-    fail(ErrorKind::kUsage, fmt::format("zero.prefetch is {}; it must be 0 or more",
-                                        options.prefetch));
+    fail(ErrorKind::kUsage,
+         fmt::format("zero.prefetch is {}; it must be 0 or more", options.prefetch));
   }
   if (options.open_gradients < 0) {
     fail(ErrorKind::kInternal, fmt::format("open_gradients is {}", options.open_gradients));

@@ -1,6 +1,6 @@
 #pragma once
-// Private to parallel/zero: every byte that a ZeroStore owns, carved in one pass. The same pass over
-// measuring arenas gives the plan.
+// Private to parallel/zero: every byte that a ZeroStore owns, carved in one pass. The same pass
+// over measuring arenas gives the plan.
 
 #include <vector>
 
@@ -16,11 +16,11 @@ struct ZeroShape {
   std::vector<UnitLayout> layouts;
   int shards = 1;
   int data_ranks = 1;
-  std::int64_t micro_batches = 1;   ///< of one rank in a step
-  std::int64_t per_reduction = 1;   ///< micro-batches that add up before a unit is reduced
-  int gather_pool = 0;              ///< shared buffers; 0: each gathered unit has its own
-  int gradient_pool = 0;            ///< shared whole-gradient buffers; 0: each unit has its own
-  bool scratch = true;              ///< the reduction is ours and needs room for all ranks' slices
+  std::int64_t micro_batches = 1;  ///< of one rank in a step
+  std::int64_t per_reduction = 1;  ///< micro-batches that add up before a unit is reduced
+  int gather_pool = 0;             ///< shared buffers; 0: each gathered unit has its own
+  int gradient_pool = 0;           ///< shared whole-gradient buffers; 0: each unit has its own
+  bool scratch = true;             ///< the reduction is ours and needs room for all ranks' slices
 
   /// Read in place from the master: no gathered copy exists.
   bool resident(const UnitLayout& unit) const;
@@ -32,7 +32,7 @@ struct ZeroShape {
 
 /// Views into the arenas, one per unit where the name is a plural; absent where a unit needs none.
 struct ZeroMemory {
-  explicit ZeroMemory(const ZeroShape& shape);            ///< measures
+  explicit ZeroMemory(const ZeroShape& shape);               ///< measures
   ZeroMemory(const ZeroShape& shape, Allocator& allocator);  ///< allocates
   ZeroPlan plan() const;
 

@@ -18,10 +18,13 @@ Bytes ZeroPlan::model_state() const { return Bytes{masters.n + moments.n + shard
 
 class ZeroStore::Impl {
  public:
-  Impl(Mesh& mesh, const std::vector<UnitSpec>& units, const ZeroOptions& options,
-       Context& context, Allocator& allocator)
-      : shard(mesh.shard_comm().rank()), reshard_after(options.reshard_after), shape(units, mesh.shape(), options),
-        memory(shape, allocator), gatherer(mesh, shape, memory, context),
+  Impl(Mesh& mesh, const std::vector<UnitSpec>& units, const ZeroOptions& options, Context& context,
+       Allocator& allocator)
+      : shard(mesh.shard_comm().rank()),
+        reshard_after(options.reshard_after),
+        shape(units, mesh.shape(), options),
+        memory(shape, allocator),
+        gatherer(mesh, shape, memory, context),
         reducer(mesh, shape, memory, context) {}
 
   enum class Stage : std::uint8_t { kBetweenSteps, kMicroBatches, kFinished };
@@ -51,8 +54,9 @@ ZeroPlan ZeroStore::plan(const std::vector<UnitSpec>& units, const MeshShape& me
 ZeroStore::ZeroStore(Mesh& mesh, const std::vector<UnitSpec>& units, const ZeroOptions& options,
                      Context& context, Allocator& allocator) {
   if (allocator.device() != Device::kCpu) {
-    fail(ErrorKind::kInternal, "ZeroStore: the allocator gives device memory, but there is no CUDA "
-                               "build of it");
+    fail(ErrorKind::kInternal,
+         "ZeroStore: the allocator gives device memory, but there is no CUDA "
+         "build of it");
   }
   impl_ = std::make_unique<Impl>(mesh, units, options, context, allocator);
 }

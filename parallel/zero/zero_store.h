@@ -1,37 +1,42 @@
 #pragma once
-// ZeRO-3: every unit's master parameters, moments and gradients exist once, cut over the shard axis; the
-// whole parameters exist only while they are needed.
+// ZeRO-3: every unit's master parameters, moments and gradients exist once, cut over the shard
+// axis; the whole parameters exist only while they are needed.
 //
 // One step, driven by the trainer (docs/numerics.md explains slots and rounds):
 //
 //   begin_step()
 //   for each round, for each micro-batch of this rank's slot in the round:
 //     forward:   views = acquire(u) ... release(u, kForward)          prefetch(next) any time
-//     backward:  views = acquire(u), grads = gradient(u) ... release(u, kBackward), gradient_done(u)
+//     backward:  views = acquire(u), grads = gradient(u) ... release(u, kBackward);
+//                gradient_done(u)
 //     end_micro_batch()
 //   finish_gradients()      every shard now holds the step's ordered sum of slot gradients
 //   (update masters in place through master(u), m(u), v(u))
 //   end_step()              gathered copies are stale from here
 //
-// Reduction, mode kOrdered: slot s belongs to data rank s mod W in round s div W (W data ranks). A slot's
-// gradient is the fp32 sum of its micro-batches in order: the blocks add each micro-batch to a buffer that
-// was zero before the slot's first. The shard adds the slot gradients of a round in rank order, starting
-// from zero. So the result is the left fold over slots 0, 1, 2, ..., whatever W is. Each slot is reduced
-// once, unit by unit in the backward of its last micro-batch; this order leaves reduce_after no choice. With
-// one micro-batch per slot the whole gradients of a few units exist at a time, with more those of all units.
+// Reduction, mode kOrdered: slot s belongs to data rank s mod W in round s div W (W data ranks). A
+// slot's gradient is the fp32 sum of its micro-batches in order: the blocks add each micro-batch to
+// a buffer that was zero before the slot's first. The shard adds the slot gradients of a round in
+// rank order, starting from zero. So the result is the left fold over slots 0, 1, 2, ..., whatever
+// W is. Each slot is reduced once, unit by unit in the backward of its last micro-batch; this order
+// leaves reduce_after no choice. With one micro-batch per slot the whole gradients of a few units
+// exist at a time, with more those of all units.
+//
 // Mode kLibrary: shards add what the library's reduce-scatter gives, per micro-batch or, with whole
 // gradients of all units, once a step.
 //
-// A unit used twice in a micro-batch (tied embedding) is reduced once: gradient_done(u) is called after
-// its last use. A unit that a micro-batch does not use at all may be left out, by all ranks or by none; a
-// rank that alone has no use for it calls gradient_done(u) without gradient(u) and adds zeros. All ranks
-// make the same calls (gradient aside) in the same order.
+// A unit used twice in a micro-batch (tied embedding) is reduced once: gradient_done(u) is called
+// after its last use. A unit that a micro-batch does not use at all may be left out, by all ranks
+// or by none; a rank that alone has no use for it calls gradient_done(u) without gradient(u) and
+// adds zeros. All ranks make the same calls (gradient aside) in the same order.
 //
-// Gathered parameters, reshard_after: kForward keeps the 1 + prefetch units used last (so a unit may still
-// be there and costs nothing), kMicroBatch and kStep keep all, until end_micro_batch or end_step. Replicated
-// units, and on one shard all units that compute in fp32, are read in place and never gathered.
+// Gathered parameters, reshard_after: kForward keeps the 1 + prefetch units used last (so a unit
+// may still be there and costs nothing), kMicroBatch and kStep keep all, until end_micro_batch or
+// end_step. Replicated units, and on one shard all units that compute in fp32, are read in place
+// and never gathered.
 //
-// Errors  kInternal for calls out of order, naming the unit; kUsage for options that do not fit the mesh.
+// Errors  kInternal for calls out of order, naming the unit; kUsage for options that do not fit the
+// mesh.
 
 #include <cstdint>
 #include <memory>
@@ -52,11 +57,11 @@ enum class Phase : std::uint8_t { kForward, kBackward };
 struct ZeroOptions {
   ReshardAfter reshard_after = ReshardAfter::kForward;
   ReduceAfter reduce_after = ReduceAfter::kMicroBatch;
-  int prefetch = 1;              ///< units gathered ahead
-  int open_gradients = 0;        ///< sharded units whose gradient stays open while others come and go
-                                 ///< (a tied embedding: 1)
+  int prefetch = 1;        ///< units gathered ahead
+  int open_gradients = 0;  ///< sharded units whose gradient stays open while others come and go
+                           ///< (a tied embedding: 1)
   ReduceMode mode = ReduceMode::kOrdered;
-  std::int64_t slots = 1;        ///< S, a multiple of the data ranks
+  std::int64_t slots = 1;  ///< S, a multiple of the data ranks
   std::int64_t micro_batches_per_slot = 1;
   DType compute = DType::kFloat32;
 };
@@ -90,8 +95,9 @@ class ZeroStore {
   Tensor shard_gradient(int unit);
   /// First flat element of this rank's range in the unit; 0 for a replicated unit.
   std::int64_t shard_begin(int unit) const;
-  /// The range of a unit whose gradient this rank owns for statistics: every element of every unit is
-  /// owned by exactly one rank of shard_comm. Begin and length in elements of shard_gradient(unit).
+  /// The range of a unit whose gradient this rank owns for statistics: every element of every unit
+  /// is owned by exactly one rank of shard_comm. Begin and length in elements of
+  /// shard_gradient(unit).
   struct Range {
     std::int64_t begin = 0, length = 0;
   };
@@ -109,8 +115,8 @@ class ZeroStore {
   void finish_gradients();
   void end_step();
 
-  /// Where this rank's own gradients of the step were first not finite, before any reduction; unit is -1
-  /// when they all are. `element` counts in the unit's flat buffer.
+  /// Where this rank's own gradients of the step were first not finite, before any reduction; unit
+  /// is -1 when they all are. `element` counts in the unit's flat buffer.
   struct BadElement {
     int unit = -1;
     std::int64_t element = 0;

@@ -28,11 +28,11 @@ struct Reference {
 };
 
 std::vector<UnitSpec> units() {
-  UnitSpec block{"block",
-                 Placement::kSharded,
-                 {toy_parameter("plain", {50, 100}), toy_parameter("no_decay", {7}),
-                  toy_parameter("frozen", {13}), toy_parameter("empty", {0}),
-                  toy_parameter("slow", {9, 3})}};
+  UnitSpec block{
+      "block",
+      Placement::kSharded,
+      {toy_parameter("plain", {50, 100}), toy_parameter("no_decay", {7}),
+       toy_parameter("frozen", {13}), toy_parameter("empty", {0}), toy_parameter("slow", {9, 3})}};
   block.parameters[1].decay = false;
   block.parameters[2].frozen = true;
   block.parameters[4].lr_scale = 0.25;

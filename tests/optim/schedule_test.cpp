@@ -30,9 +30,9 @@ TEST(Schedule, CosineFallsToTheMinimumAndHolds) {
   const Schedule s{
       .kind = ScheduleKind::kCosine, .lr = 1.0, .min_ratio = 0.2, .warmup = 10, .total = 110};
   EXPECT_EQ(learning_rate(s, 10), 1.0);
-  EXPECT_NEAR(learning_rate(s, 60), 0.6, 1e-15);                             // half way
-  EXPECT_NEAR(learning_rate(s, 35), 0.6 + 0.4 * std::sqrt(0.5), 1e-15);      // pi / 4
-  EXPECT_NEAR(learning_rate(s, 85), 0.6 - 0.4 * std::sqrt(0.5), 1e-15);      // 3 pi / 4
+  EXPECT_NEAR(learning_rate(s, 60), 0.6, 1e-15);                         // half way
+  EXPECT_NEAR(learning_rate(s, 35), 0.6 + 0.4 * std::sqrt(0.5), 1e-15);  // pi / 4
+  EXPECT_NEAR(learning_rate(s, 85), 0.6 - 0.4 * std::sqrt(0.5), 1e-15);  // 3 pi / 4
   EXPECT_NEAR(learning_rate(s, 10 + 100 / 3), 0.2 + 0.4 * (1 + std::cos(3.14159265358979 * 0.33)),
               1e-14);
   for (const std::int64_t u : {110, 111, 100000}) EXPECT_EQ(learning_rate(s, u), 0.2);

@@ -1,6 +1,4 @@
 // What the step's one collective says, on any number of ranks.
-#include "optim/statistics.h"
-
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -9,6 +7,7 @@
 #include <memory>
 
 #include "kernels/reduce/reduce.h"
+#include "optim/statistics.h"
 #include "tests/mpi_main.h"
 #include "tests/parallel/zero/toy.h"
 
@@ -24,8 +23,10 @@ using parallel::UnitLayout;
 /// A store and its statistics on one mesh.
 struct Rig {
   explicit Rig(const MeshShape& shape)
-      : options{.open_gradients = 1, .slots = 12}, mesh(test_world(), shape),
-        store(mesh, toy.units(), options, context, allocator), statistics(mesh, store, allocator) {
+      : options{.open_gradients = 1, .slots = 12},
+        mesh(test_world(), shape),
+        store(mesh, toy.units(), options, context, allocator),
+        statistics(mesh, store, allocator) {
     toy.init(store);
   }
   int last() const { return mesh.data_ranks() - 1; }

@@ -1,15 +1,16 @@
 #pragma once
-// Checkpoints: RUN/checkpoints/step-000120/{manifest.json, rank-00000.h5, ...}, pointers RUN/latest and
-// RUN/best (text: the folder's name), written by shard, read at any rank count.
+// Checkpoints: RUN/checkpoints/step-000120/{manifest.json, rank-00000.h5, ...}, pointers RUN/latest
+// and RUN/best (text: the folder's name), written by shard, read at any rank count.
 //
-// A rank's file holds, for every unit, its owned element range of master, m and v (fp32). The manifest
-// holds the state, the resolved config, every unit's parameters (name, shape, offset), which file holds
-// which range, and each file's size and block digests. A folder without a valid manifest is unfinished.
+// A rank's file holds, for every unit, its owned element range of master, m and v (fp32). The
+// manifest holds the state, the resolved config, every unit's parameters (name, shape, offset),
+// which file holds which range, and each file's size and block digests. A folder without a valid
+// manifest is unfinished.
 //
-// Order of a save: snapshot between two updates (collective) -> each rank writes and fsyncs its file in
-// step-N.tmp, on its own thread when asynchronous -> all ranks agree -> rank 0 writes the manifest ->
-// rename of the folder -> fsync -> latest (write, rename) -> retention: older ones go only after that,
-// never the newest, the best, or the one this run resumed from.
+// Order of a save: snapshot between two updates (collective) -> each rank writes and fsyncs its
+// file in step-N.tmp, on its own thread when asynchronous -> all ranks agree -> rank 0 writes the
+// manifest -> rename of the folder -> fsync -> latest (write, rename) -> retention: older ones go
+// only after that, never the newest `keep`, the best, or the one this run resumed from.
 
 #include <cstdint>
 #include <filesystem>
@@ -38,12 +39,17 @@ struct CheckpointInfo {
 /// Throws kCheckpoint: no manifest ("unfinished"), bad JSON, unknown format, missing file.
 CheckpointInfo read_checkpoint_info(const std::filesystem::path& folder);
 
-/// Every byte against its digest. Throws kCheckpoint naming file, block, expected and actual SHA-256.
+/// Every byte against its digest. Throws kCheckpoint naming file, block, expected and actual
+/// SHA-256.
 void verify_checkpoint(const std::filesystem::path& folder, int threads = 1);
+/// Collective: the same by all ranks together, each a part of the blocks. Throws AgreedError.
+void verify_together(parallel::Communicator& comm, const std::filesystem::path& folder);
 
-/// What --resume asks for, found on rank 0's word and agreed by all ranks. `auto`: the newest checkpoint
-/// that verifies (reasons for the skipped ones go to `notes`), or none in a fresh directory; a named but
-/// missing target throws kCheckpoint, and so does a directory that holds only broken checkpoints.
+/// Collective. What --resume asks for, found by rank 0 and verified by all ranks together. `auto`:
+/// the newest checkpoint that verifies (reasons for the skipped ones go to `notes`), or none in a
+/// fresh directory; a named target that is missing or broken throws kCheckpoint, and so does a
+/// directory that holds only broken checkpoints. Going on from a named target sets aside what the
+/// run directory holds of later steps, `none` everything: renamed, never removed.
 std::optional<std::filesystem::path> find_resume_target(parallel::Communicator& comm,
                                                         const std::filesystem::path& run_dir,
                                                         const std::string& resume,
@@ -51,19 +57,22 @@ std::optional<std::filesystem::path> find_resume_target(parallel::Communicator& 
 
 enum class LoadWhat : std::uint8_t { kAll, kWeightsOnly };
 
-/// Collective. Fills this rank's shards from any rank count's files, reading and verifying only the blocks
-/// its ranges touch; then all ranks compare a digest of the loaded state with the manifest's. Units and
-/// parameters must match by name and shape, otherwise kCheckpoint listing the differences.
+/// Collective. Fills this rank's shards from any rank count's files, reading and verifying only the
+/// blocks its ranges touch; then all ranks compare a digest of the loaded state with the
+/// manifest's. Units and parameters must match by name and shape, otherwise kCheckpoint listing the
+/// differences.
 TrainState load_checkpoint(parallel::Mesh& mesh, parallel::ZeroStore& store,
                            const std::filesystem::path& folder, LoadWhat what);
 
-/// SHA-256 that identifies master, m and v whatever the rank count: a digest over the units' chunk digests
-/// in order. Collective; same string on all ranks. `k25 inspect --hash` prints the same from files.
+/// SHA-256 that identifies master, m and v whatever the rank count: a digest over the units' chunk
+/// digests in order. Collective; same string on all ranks. `k25 inspect --hash` prints the same
+/// from files.
 std::string state_digest(parallel::Mesh& mesh, parallel::ZeroStore& store);
 std::string state_digest_of_files(const std::filesystem::path& folder);
 
-/// Takes RUN/lock for this process; throws kCheckpoint "directory in use by pid P on host H since ...".
-/// A lock whose process is gone (same host) is taken over with a note. Released by the destructor.
+/// Takes RUN/lock for this process; throws kCheckpoint "directory in use by pid P on host H since
+/// ...". The kernel holds the lock (flock), so that of a process which is gone does not bind.
+/// Released by the destructor.
 class RunLock {
  public:
   explicit RunLock(const std::filesystem::path& run_dir);
@@ -71,8 +80,14 @@ class RunLock {
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
+  /// What the lock file says: pid, host and time.
+  const std::string& owner() const { return owner_; }
+
  private:
+  void take(const std::filesystem::path& run_dir);
+
   std::filesystem::path path_;
+  std::string owner_;
   int fd_ = -1;
 };
 
@@ -89,15 +104,19 @@ class CheckpointWriter {
   static Bytes plan(const std::vector<parallel::UnitSpec>& units, const parallel::MeshShape& mesh);
 
   /// Snapshots and starts writing; waits for an earlier save first. Synchronous when so configured.
+  /// A step that is saved already is not saved again.
   void save(const TrainState& state);
-  /// Between steps: commits a save whose files are all written, in microseconds when none is pending.
-  /// A failed write throws kCheckpoint on all ranks, or warns with checkpoint.on_error: warn; the
-  /// unfinished folder is removed, latest and older checkpoints stay.
+  /// Between steps: commits a save whose files are all written, in microseconds when none is
+  /// pending. A failed write throws kCheckpoint on all ranks, or warns with checkpoint.on_error:
+  /// warn; the unfinished folder is removed, latest and older checkpoints stay.
   void poll();
   /// Waits for and commits what is pending.
   void finish();
   /// Points RUN/best at `step` once that checkpoint is committed.
   void mark_best(std::int64_t step);
+  /// The step committed last by this writer; -1 before. Below the last save's step when that one
+  /// failed with checkpoint.on_error: warn.
+  std::int64_t saved_step() const;
   /// Seconds spent in snapshots and commits since the last call.
   double take_seconds();
 

@@ -15,11 +15,12 @@
 namespace k25::trainer {
 namespace {
 
-// One piece to copy: elements [begin, begin + length) of a unit, from a file into this rank's tensors.
+// One piece to copy: elements [begin, begin + length) of a unit, from a file into this rank's
+// tensors.
 struct Piece {
   int unit = 0;
   const ManifestUnit* source = nullptr;
-  ManifestRange range;        // of the file
+  ManifestRange range;  // of the file
   std::int64_t begin = 0, length = 0;
 };
 
@@ -43,8 +44,9 @@ void require_same_units(const Manifest& manifest, const parallel::ZeroStore& sto
       if (has == found->parameters.end()) {
         differences += "\n  parameter '" + p.name + "' is not in the checkpoint";
       } else if (!(*has == p)) {
-        differences += fmt::format("\n  parameter '{}' has shape {} in the checkpoint, {} in the model",
-                                   p.name, shape_string(has->shape), shape_string(p.shape));
+        differences +=
+            fmt::format("\n  parameter '{}' has shape {} in the checkpoint, {} in the model",
+                        p.name, shape_string(has->shape), shape_string(p.shape));
       }
     }
     for (const ManifestParameter& p : found->parameters) {
@@ -55,11 +57,20 @@ void require_same_units(const Manifest& manifest, const parallel::ZeroStore& sto
     }
   }
   for (const ManifestUnit& unit : manifest.units) {
-    if (known.count(unit.name) == 0) differences += "\n  unit '" + unit.name + "' is not in the model";
+    if (known.count(unit.name) == 0)
+      differences += "\n  unit '" + unit.name + "' is not in the model";
   }
   if (!differences.empty()) {
     fail(ErrorKind::kCheckpoint, folder + " does not fit the configured model:" + differences);
   }
+}
+
+void require_digest(const std::filesystem::path& folder, const char* tensor,
+                    const std::string& expected, const std::string& actual) {
+  if (expected == actual) return;
+  fail(ErrorKind::kCheckpoint,
+       fmt::format("{}: the digest of tensor '{}' after loading is {}, the manifest says {}",
+                   folder.string(), tensor, actual, expected));
 }
 
 class Loader {
@@ -129,22 +140,25 @@ class Loader {
     const std::string name = dataset_name(piece.source->name, kTensorNames[tensor]);
     const auto values = files_.at(piece.range.file).bytes(name, data::H5Type::kF32);
     if (static_cast<std::int64_t>(values.size()) != piece.range.length * 4) {
-      fail(ErrorKind::kCheckpoint,
-           fmt::format("{}: dataset {} has {} bytes, the manifest says {}",
-                       (folder_ / manifest_.files[static_cast<std::size_t>(piece.range.file)].name).string(),
-                       name, values.size(), piece.range.length * 4));
+      fail(
+          ErrorKind::kCheckpoint,
+          fmt::format(
+              "{}: dataset {} has {} bytes, the manifest says {}",
+              (folder_ / manifest_.files[static_cast<std::size_t>(piece.range.file)].name).string(),
+              name, values.size(), piece.range.length * 4));
     }
-    const std::int64_t offset =
-        files_.at(piece.range.file).layout().at(name).offset + (piece.begin - piece.range.begin) * 4;
+    const std::int64_t offset = files_.at(piece.range.file).layout().at(name).offset +
+                                (piece.begin - piece.range.begin) * 4;
     return {offset, offset + piece.length * 4};
   }
 
   void copy(const Piece& piece) {
-    const Tensor targets[] = {store_.master(piece.unit), store_.m(piece.unit), store_.v(piece.unit)};
+    const Tensor targets[] = {store_.master(piece.unit), store_.m(piece.unit),
+                              store_.v(piece.unit)};
     for (int t = 0; t < tensors_; ++t) {
-      const auto values = files_.at(piece.range.file)
-                              .values<float>(dataset_name(piece.source->name, kTensorNames[t]),
-                                             data::H5Type::kF32);
+      const auto values =
+          files_.at(piece.range.file)
+              .values<float>(dataset_name(piece.source->name, kTensorNames[t]), data::H5Type::kF32);
       std::copy_n(values.data() + (piece.begin - piece.range.begin), piece.length,
                   targets[t].data<float>() + (piece.begin - store_.shard_begin(piece.unit)));
     }
@@ -177,12 +191,6 @@ CheckpointInfo read_checkpoint_info(const std::filesystem::path& folder) {
   return info;
 }
 
-void verify_checkpoint(const std::filesystem::path& folder, int threads) {
-  for (const ManifestFile& file : read_manifest(folder).files) {
-    data::verify_file(folder / file.name, file.digest, ErrorKind::kCheckpoint, {0}, {-1}, threads);
-  }
-}
-
 TrainState load_checkpoint(parallel::Mesh& mesh, parallel::ZeroStore& store,
                            const std::filesystem::path& folder, LoadWhat what) {
   Manifest manifest;
@@ -193,12 +201,12 @@ TrainState load_checkpoint(parallel::Mesh& mesh, parallel::ZeroStore& store,
   });
   store.invalidate();
   const TensorDigests loaded = digest_store(mesh, store);
-  const bool same = what == LoadWhat::kAll ? loaded == manifest.digests
-                                           : loaded.master == manifest.digests.master;
-  if (!same) {
-    throw parallel::AgreedError(ErrorKind::kCheckpoint,
-                                folder.string() + ": the loaded state's digest is not the manifest's", 0);
-  }
+  parallel::collectively(mesh.world().comm(), "loaded state", [&] {
+    require_digest(folder, "master", manifest.digests.master, loaded.master);
+    if (what == LoadWhat::kWeightsOnly) return;
+    require_digest(folder, "m", manifest.digests.m, loaded.m);
+    require_digest(folder, "v", manifest.digests.v, loaded.v);
+  });
   return manifest.state;
 }
 

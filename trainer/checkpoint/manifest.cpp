@@ -23,7 +23,8 @@ Json unit_json(const ManifestUnit& unit) {
   for (const ManifestRange& r : unit.ranges) {
     ranges.push_back({{"file", r.file}, {"begin", r.begin}, {"length", r.length}});
   }
-  return {{"name", unit.name}, {"numel", unit.numel}, {"parameters", parameters}, {"ranges", ranges}};
+  return {
+      {"name", unit.name}, {"numel", unit.numel}, {"parameters", parameters}, {"ranges", ranges}};
 }
 
 ManifestUnit unit_from_json(const Json& j) {
@@ -40,8 +41,9 @@ ManifestUnit unit_from_json(const Json& j) {
 Manifest manifest_from_json(const Json& j, const std::string& path) {
   if (j.at("format") != kFormat || j.at("version") != kVersion) {
     fail(ErrorKind::kCheckpoint,
-         fmt::format("{}: format '{}' version {} is not known; this k25 reads '{}' version {}", path,
-                     j.at("format").get<std::string>(), j.at("version").get<int>(), kFormat, kVersion));
+         fmt::format("{}: format '{}' version {} is not known; this k25 reads '{}' version {}",
+                     path, j.at("format").get<std::string>(), j.at("version").get<int>(), kFormat,
+                     kVersion));
   }
   Manifest manifest{.state = state_from_json(j.at("state").dump(), path), .config = j.at("config")};
   for (const Json& unit : j.at("units")) manifest.units.push_back(unit_from_json(unit));
@@ -56,7 +58,7 @@ Manifest manifest_from_json(const Json& j, const std::string& path) {
   for (const ManifestUnit& unit : manifest.units) {
     for (const ManifestRange& range : unit.ranges) {
       if (range.file < 0 || range.file >= static_cast<int>(manifest.files.size()) ||
-          range.begin < 0 || range.length < 0 || range.begin + range.length > unit.numel) {
+          range.begin < 0 || range.length < 0 || range.length > unit.numel - range.begin) {
         fail(ErrorKind::kCheckpoint, path + ": unit '" + unit.name + "' has a range outside its " +
                                          std::to_string(unit.numel) + " elements or files");
       }
@@ -91,9 +93,12 @@ std::string to_json(const Manifest& manifest) {
 
 Manifest read_manifest(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / kManifestName;
-  if (!std::filesystem::exists(path)) {
-    fail(ErrorKind::kCheckpoint, folder.string() + ": no " + kManifestName +
-                                     ", so this checkpoint is unfinished or none");
+  std::error_code error;
+  const bool there = std::filesystem::exists(path, error);
+  if (error) fail(ErrorKind::kCheckpoint, path.string() + ": " + error.message());
+  if (!there) {
+    fail(ErrorKind::kCheckpoint,
+         folder.string() + ": no " + kManifestName + ", so this checkpoint is unfinished or none");
   }
   const std::string text = data::read_file(path, ErrorKind::kCheckpoint);
   try {

@@ -1,19 +1,15 @@
-// Which checkpoint a run goes on from, and the lock that keeps two runs out of one directory.
+// Which checkpoint a run goes on from.
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <ctime>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "data/io/atomic_file.h"
 #include "parallel/comm/agree.h"
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/files.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/step_folder.h"
 
@@ -30,63 +26,69 @@ std::string list_of_steps(const fs::path& run_dir) {
   return list.empty() ? "none" : list;
 }
 
-// The newest checkpoint that verifies; the reasons why others were passed over go to `notes`.
-std::optional<fs::path> newest_valid(const fs::path& run_dir, std::vector<std::string>& notes) {
-  std::vector<StepFolder> steps = step_folders(run_dir);
-  std::string reasons;
-  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    try {
-      verify_checkpoint(step->path);
-      return step->path;
-    } catch (const Error& error) {
-      notes.push_back(fmt::format("{} is passed over: {}", step->path.string(), error.what()));
-      reasons += "\n  " + notes.back();
-    }
-  }
-  if (steps.empty()) return std::nullopt;
-  fail(ErrorKind::kCheckpoint, run_dir.string() + " holds only broken checkpoints; restore one, or start "
-                                                  "over with --resume none:" + reasons);
-}
-
 fs::path named_path(const fs::path& path) {
   if (fs::exists(path / kManifestName)) return path;
   const std::vector<StepFolder> steps = step_folders(path);
   if (!steps.empty()) return steps.back().path;
-  fail(ErrorKind::kCheckpoint, "--resume " + path.string() +
-                                   ": no checkpoint there (expected a step-N folder or a run directory)");
+  fail(ErrorKind::kCheckpoint,
+       "--resume " + path.string() +
+           ": no checkpoint there (expected a step-N folder or a run directory)");
 }
 
 fs::path named_step(const fs::path& run_dir, const std::string& text) {
+  const std::size_t digits = std::min(text.find_first_not_of('0'), text.size());
   for (const StepFolder& step : step_folders(run_dir)) {
-    if (text == std::to_string(step.step)) return step.path;
+    if (!text.empty() && text.substr(digits) == (step.step == 0 ? "" : std::to_string(step.step))) {
+      return step.path;
+    }
   }
-  fail(ErrorKind::kCheckpoint, fmt::format("--resume step:{}: {} has no such checkpoint; steps there: {}",
-                                           text, run_dir.string(), list_of_steps(run_dir)));
+  fail(ErrorKind::kCheckpoint,
+       fmt::format("--resume step:{}: {} has no such checkpoint; steps there: {}", text,
+                   run_dir.string(), list_of_steps(run_dir)));
 }
 
-// Starting over in a used directory: what is there is set aside, not overwritten.
-void set_aside(const fs::path& run_dir, std::vector<std::string>& notes) {
+// The folders to try, best first.
+std::vector<std::string> find_candidates(const fs::path& run_dir, const std::string& resume) {
+  std::vector<std::string> found;
+  if (resume == "none") return found;
+  if (resume == "auto") {
+    const std::vector<StepFolder> steps = step_folders(run_dir);
+    for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+      found.push_back(step->path.string());
+    }
+    return found;
+  }
+  const bool step = resume.rfind("step:", 0) == 0;
+  found.push_back((step ? named_step(run_dir, resume.substr(5)) : named_path(resume)).string());
+  return found;
+}
+
+// What an earlier run left here is set aside, not overwritten.
+void set_aside(const fs::path& run_dir, const std::string& why, std::vector<std::string>& notes) {
   if (step_folders(run_dir).empty()) return;
   int n = 1;
   while (fs::exists(run_dir / fmt::format("checkpoints.before-{}", n))) ++n;
-  for (const char* name : {"checkpoints", "metrics.jsonl", "latest", "best"}) {
+  // The checkpoints last: as long as they are there, a second try does the rest.
+  for (const char* name : {"latest", "best", "metrics.jsonl", "tensorboard", "checkpoints"}) {
     if (!fs::exists(run_dir / name)) continue;
     data::rename_durably(run_dir / name, run_dir / fmt::format("{}.before-{}", name, n),
                          ErrorKind::kCheckpoint);
   }
-  notes.push_back(fmt::format("--resume none: the earlier run's files in {} are now *.before-{}",
+  notes.push_back(fmt::format("{}: the earlier run's files in {} are now *.before-{}", why,
                               run_dir.string(), n));
 }
 
-// Going on from an earlier step abandons the later ones: they are set aside, so that the next `auto` does not
-// jump back to them.
-void set_later_aside(const fs::path& run_dir, const fs::path& target,
-                     std::vector<std::string>& notes) {
+// Going on from an earlier step abandons the later ones: they are set aside, so that the next
+// `auto` does not jump back to them.
+void abandon_others(const fs::path& run_dir, const fs::path& target, const std::string& resume,
+                    std::vector<std::string>& notes) {
   const std::vector<StepFolder> steps = step_folders(run_dir);
   const auto here = std::find_if(steps.begin(), steps.end(), [&](const StepFolder& step) {
     return fs::equivalent(step.path, target);
   });
-  if (here == steps.end()) return;
+  if (here == steps.end()) {
+    return set_aside(run_dir, "--resume " + resume + " is not in this run directory", notes);
+  }
   for (auto later = here + 1; later != steps.end(); ++later) {
     const fs::path aside = later->path.string() + ".set-aside";
     fs::remove_all(aside);
@@ -94,38 +96,60 @@ void set_later_aside(const fs::path& run_dir, const fs::path& target,
     notes.push_back(fmt::format("{} lies after the step resumed from and is now {}",
                                 later->path.string(), aside.filename().string()));
   }
+  write_pointer(run_dir, "latest", here->path.filename().string());
+  const std::string best = read_pointer(run_dir, "best");
+  if (!best.empty() && !fs::exists(run_dir / "checkpoints" / best)) fs::remove(run_dir / "best");
 }
 
-std::optional<fs::path> find_target(const fs::path& run_dir, const std::string& resume,
+// Collective. The notes of what rank 0 did.
+std::vector<std::string> on_rank0(parallel::Communicator& comm,
+                                  const std::function<std::vector<std::string>()>& body) {
+  const std::string text = parallel::from_rank0(comm, "resume", [&] {
+    std::vector<std::string> result;
+    with_file_errors([&] { result = body(); });
+    return nlohmann::json(result).dump();
+  });
+  return nlohmann::json::parse(text);
+}
+
+// Collective. The first folder that all ranks see and that verifies.
+std::optional<fs::path> first_valid(parallel::Communicator& comm, const fs::path& run_dir,
+                                    const std::vector<std::string>& folders,
                                     std::vector<std::string>& notes) {
-  if (resume == "none") {
-    set_aside(run_dir, notes);
-    return std::nullopt;
+  std::string reasons;
+  for (const std::string& folder : folders) {
+    try {
+      verify_together(comm, folder);
+      return folder;
+    } catch (const parallel::AgreedError& error) {
+      if (error.kind() != ErrorKind::kCheckpoint) throw;
+      notes.push_back(fmt::format("{} is passed over: {}", folder, error.what()));
+      reasons += "\n  " + notes.back();
+    }
   }
-  if (resume == "auto") return newest_valid(run_dir, notes);
-  const fs::path target =
-      resume.rfind("step:", 0) == 0 ? named_step(run_dir, resume.substr(5)) : named_path(resume);
-  verify_checkpoint(target);
-  set_later_aside(run_dir, target, notes);
-  return target;
-}
-
-std::string now_text() {
-  const std::time_t now = std::time(nullptr);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", std::localtime(&now));
-  return text;
+  if (folders.empty()) return std::nullopt;
+  throw parallel::AgreedError(ErrorKind::kCheckpoint,
+                              run_dir.string() +
+                                  " holds only broken checkpoints; restore one, or start "
+                                  "over with --resume none:" +
+                                  reasons,
+                              0);
 }
 
 }  // namespace
 
 std::vector<StepFolder> step_folders(const fs::path& run_dir) {
   std::vector<StepFolder> steps;
+  const fs::path checkpoints = run_dir / "checkpoints";
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(run_dir / "checkpoints", error)) {
+  fs::directory_iterator entries(checkpoints, error);
+  if (error == std::errc::no_such_file_or_directory) return steps;
+  if (error) fail(ErrorKind::kCheckpoint, checkpoints.string() + ": " + error.message());
+  for (const fs::directory_entry& entry : entries) {
     const std::string name = entry.path().filename().string();
-    if (name.rfind("step-", 0) != 0 || name.find_first_not_of("0123456789", 5) != std::string::npos ||
-        name.size() < 6 || name.size() > 23) {
+    if (name.rfind("step-", 0) != 0 ||
+        name.find_first_not_of("0123456789", 5) != std::string::npos || name.size() < 6 ||
+        name.size() > 23) {
       continue;
     }
     steps.push_back({std::stoll(name.substr(5)), entry.path()});
@@ -140,57 +164,28 @@ std::string step_folder_name(std::int64_t step) { return fmt::format("step-{:06}
 std::optional<fs::path> find_resume_target(parallel::Communicator& comm, const fs::path& run_dir,
                                            const std::string& resume,
                                            std::vector<std::string>& notes) {
-  const std::string answer = parallel::from_rank0(comm, "resume", [&] {
-    std::vector<std::string> found_notes;
-    const std::optional<fs::path> target = find_target(run_dir, resume, found_notes);
-    return nlohmann::json{{"target", target ? target->string() : ""}, {"notes", found_notes}}.dump();
-  });
-  const nlohmann::json j = nlohmann::json::parse(answer);
-  for (const std::string note : j.at("notes")) notes.push_back(note);
-  const std::string target = j.at("target");
-  if (target.empty()) return std::nullopt;
-  // A target on one host's own disk is found missing here, on all ranks at once.
-  parallel::collectively(comm, "resume", [&] {
-    if (!fs::exists(fs::path(target) / kManifestName)) {
-      fail(ErrorKind::kCheckpoint, target + " is not visible to this rank; run.dir must be on a disk that "
-                                            "all hosts share");
-    }
-  });
-  return fs::path(target);
-}
-
-RunLock::RunLock(const fs::path& run_dir) : path_(run_dir / "lock") {
-  fd_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (fd_ < 0) {
-    fail(ErrorKind::kCheckpoint, path_.string() + ": " + std::strerror(errno));
+  const std::vector<std::string> folders =
+      on_rank0(comm, [&] { return find_candidates(run_dir, resume); });
+  const auto add = [&](const std::vector<std::string>& more) {
+    notes.insert(notes.end(), more.begin(), more.end());
+  };
+  if (resume == "none") {
+    add(on_rank0(comm, [&] {
+      std::vector<std::string> done;
+      set_aside(run_dir, "--resume none", done);
+      return done;
+    }));
+    return std::nullopt;
   }
-  if (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
-    const int reason = errno;
-    char owner[256] = {};
-    if (read(fd_, owner, sizeof owner - 1) < 0) owner[0] = '\0';
-    close(fd_);
-    fd_ = -1;
-    if (reason == EWOULDBLOCK) {
-      fail(ErrorKind::kCheckpoint, run_dir.string() + ": directory in use by " + owner +
-                                       "; wait for that run, stop it, or choose another run.dir");
-    }
-    fail(ErrorKind::kCheckpoint, path_.string() + ": cannot be locked: " + std::strerror(reason) +
-                                     " (the file system must support flock)");
-  }
-  char host[128] = "?";
-  gethostname(host, sizeof host - 1);
-  const std::string owner = fmt::format("pid {} on host {} since {}", getpid(), host, now_text());
-  if (ftruncate(fd_, 0) != 0 ||
-      pwrite(fd_, owner.data(), owner.size(), 0) != static_cast<ssize_t>(owner.size())) {
-    const int reason = errno;
-    close(fd_);
-    fd_ = -1;
-    fail(ErrorKind::kCheckpoint, path_.string() + ": " + std::strerror(reason));
-  }
-}
-
-RunLock::~RunLock() {
-  if (fd_ >= 0) close(fd_);  // the kernel lets go of the lock, as it does when a process dies
+  if (resume == "auto") return first_valid(comm, run_dir, folders, notes);
+  const fs::path target = folders.front();
+  verify_together(comm, target);
+  add(on_rank0(comm, [&] {
+    std::vector<std::string> done;
+    abandon_others(run_dir, target, resume, done);
+    return done;
+  }));
+  return target;
 }
 
 }  // namespace k25::trainer

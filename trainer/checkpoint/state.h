@@ -13,15 +13,17 @@ struct TrainState {
   std::int64_t step = 0;          ///< steps done (skipped and empty ones included)
   std::int64_t label_tokens = 0;  ///< trained on in all (skipped steps not counted)
   optim::PolicyState policy;
-  data::MixtureState mixture;     ///< position in samples
+  data::MixtureState mixture;  ///< position in samples
   std::int64_t best_step = -1;
-  double best_loss = 0.0;         ///< validation loss at best_step
+  double best_loss = 0.0;  ///< validation loss at best_step
   std::uint64_t seed = 0;
   std::string corpus_digest;
-  std::string config_digest;      ///< SHA-256 of the resolved config
-  std::string init_digest;        ///< of what train.init_from named; "" when fresh
+  std::string
+      order_digest;  ///< SHA-256 of what else fixes the sample order: sequence, training documents
+  std::string config_digest;  ///< SHA-256 of the resolved config
+  std::string init_digest;    ///< of what train.init_from named; "" when fresh
   std::int64_t slots = 0;
-  std::string fingerprint;        ///< CPU ISA, threads, library versions
+  std::string fingerprint;  ///< CPU ISA, threads, library versions
   friend bool operator==(const TrainState&, const TrainState&) = default;
 };
 

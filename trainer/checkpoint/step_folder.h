@@ -13,7 +13,8 @@ struct StepFolder {
   std::filesystem::path path;
 };
 
-/// Sorted by step; unfinished (.tmp) folders are left out.
+/// Sorted by step; unfinished (.tmp) folders are left out. A run without checkpoints has none;
+/// throws kCheckpoint when RUN/checkpoints cannot be read.
 std::vector<StepFolder> step_folders(const std::filesystem::path& run_dir);
 
 /// "step-000120".

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <thread>
 
 #include "data/io/atomic_file.h"
@@ -16,6 +17,7 @@
 #include "parallel/comm/agree.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/digest.h"
+#include "trainer/checkpoint/files.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/step_folder.h"
 
@@ -31,8 +33,13 @@ struct Part {
   int unit = 0;
   std::int64_t begin = 0, length = 0;  // elements of the unit
   std::int64_t local = 0;              // offset inside the rank's tensors
-  std::int64_t at = 0;                 // offset of `master` in the snapshot, elements; m and v follow
+  std::int64_t at = 0;  // offset of `master` in the snapshot, elements; m and v follow
 };
+
+// Master, m and v of the largest range that a rank owns.
+std::int64_t snapshot_elements(const parallel::UnitLayout& layout) {
+  return 3 * std::min(layout.shard_elems, layout.numel);
+}
 
 // All ranks' strings, in rank order, on every rank.
 std::vector<std::string> gather_strings(parallel::Communicator& comm, const std::string& mine) {
@@ -42,10 +49,10 @@ std::vector<std::string> gather_strings(parallel::Communicator& comm, const std:
   comm.all_gather({.name = "file digests"}, {sizes.data(), Bytes{8}}).wait();
   const auto largest = static_cast<std::size_t>(*std::max_element(sizes.begin(), sizes.end()));
   std::vector<char> all(ranks * largest);
-  std::copy(mine.begin(), mine.end(),
-            all.begin() + static_cast<std::ptrdiff_t>(largest * static_cast<std::size_t>(comm.rank())));
-  comm.all_gather({.name = "file digests"},
-                  {all.data(), Bytes{static_cast<std::int64_t>(largest)}})
+  std::copy(
+      mine.begin(), mine.end(),
+      all.begin() + static_cast<std::ptrdiff_t>(largest * static_cast<std::size_t>(comm.rank())));
+  comm.all_gather({.name = "file digests"}, {all.data(), Bytes{static_cast<std::int64_t>(largest)}})
       .wait();
   std::vector<std::string> strings;
   for (std::size_t r = 0; r < ranks; ++r) {
@@ -69,12 +76,13 @@ struct CheckpointWriter::Impl {
   Buffer snapshot;
   std::thread writer;
   std::atomic<bool> written{false};
-  std::string failure;        // of this rank's write; valid once `written`
-  data::FileDigest digest;    // likewise
+  std::string failure;      // of this rank's write; valid once `written`
+  data::FileDigest digest;  // likewise
   bool pending = false;
-  TrainState state;           // of the pending save
+  TrainState state;  // of the pending save
   TensorDigests digests;
-  std::int64_t best = -1;     // step to point RUN/best at when it is committed
+  std::int64_t saved_step = -1;
+  std::int64_t best = -1;  // step to point RUN/best at when it is committed
   double seconds = 0.0;
 
   bool writes_file() const { return mesh.coordinate().replicate == 0; }
@@ -89,18 +97,21 @@ struct CheckpointWriter::Impl {
 
   void plan_parts();
   void take_snapshot();
+  void start_writing();
   void write_file() noexcept;
   void commit();
-  void publish(const std::vector<std::string>& file_digests);
-  void retain() const;
-  void forget_failed(const std::string& reason);
+  Manifest make_manifest(const std::vector<std::string>& file_digests) const;
+  void publish(const Manifest& manifest) const;
+  void point_and_retain() const;
+  void report_failure(const std::string& message) const;
 };
 
 void CheckpointWriter::Impl::plan_parts() {
   std::int64_t at = 0;
   for (int u = 0; u < store.num_units(); ++u) {
     const parallel::ZeroStore::Range owned = store.owned(u);
-    Part part{.unit = u, .begin = store.shard_begin(u) + owned.begin, .local = owned.begin, .at = at};
+    Part part{
+        .unit = u, .begin = store.shard_begin(u) + owned.begin, .local = owned.begin, .at = at};
     part.length = std::clamp<std::int64_t>(store.layout(u).numel - part.begin, 0, owned.length);
     at += 3 * part.length;
     parts.push_back(part);
@@ -147,8 +158,20 @@ void CheckpointWriter::Impl::write_file() noexcept {
   written = true;
 }
 
-// Rank 0: manifest, rename, latest, retention.
-void CheckpointWriter::Impl::publish(const std::vector<std::string>& file_digests) {
+void CheckpointWriter::Impl::start_writing() {
+  failure.clear();
+  written = !writes_file();
+  pending = true;
+  if (!writes_file()) return;
+  try {
+    writer = std::thread([this] { write_file(); });
+  } catch (const std::system_error& error) {
+    failure = std::string("no thread for writing can be started: ") + error.what();
+    written = true;
+  }
+}
+
+Manifest CheckpointWriter::Impl::make_manifest(const std::vector<std::string>& file_digests) const {
   Manifest manifest{.state = state, .config = resolved, .digests = digests};
   for (std::size_t i = 0; i < file_digests.size(); ++i) {
     const nlohmann::json j = nlohmann::json::parse(file_digests[i]);
@@ -166,49 +189,36 @@ void CheckpointWriter::Impl::publish(const std::vector<std::string>& file_digest
     }
     manifest.units.push_back(unit);
   }
-  data::write_file_atomically(unfinished() / kManifestName, to_json(manifest), ErrorKind::kCheckpoint);
-  kill_at("before_rename");
-  if (fs::exists(folder())) fs::remove_all(folder());  // an older run's step of the same number
-  data::rename_durably(unfinished(), folder(), ErrorKind::kCheckpoint);
-  kill_at("after_rename_before_latest");
-  data::write_file_atomically(run_dir / "latest", step_folder_name(state.step) + "\n",
-                              ErrorKind::kCheckpoint);
-  if (best == state.step) {
-    data::write_file_atomically(run_dir / "best", step_folder_name(best) + "\n", ErrorKind::kCheckpoint);
-  }
-  retain();
+  return manifest;
 }
 
-// Older checkpoints go only now, after the new one is in place and its sizes are right.
-void CheckpointWriter::Impl::retain() const {
-  for (const ManifestFile& file : read_manifest(folder()).files) {
-    data::verify_file(folder() / file.name, file.digest, ErrorKind::kCheckpoint, {0}, {0});
-  }
-  std::string best_name;
-  if (fs::exists(run_dir / "best")) {
-    best_name = data::read_file(run_dir / "best", ErrorKind::kCheckpoint);
-    best_name.erase(best_name.find_last_not_of("\r\n") + 1);
-  }
-  const std::vector<StepFolder> steps = step_folders(run_dir);
-  std::int64_t kept = 0;
-  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    const bool protected_one = step->step == state.step || step->path.filename() == best_name ||
-                               (resumed_from && fs::exists(*resumed_from) &&
-                                fs::equivalent(step->path, *resumed_from));
-    if (++kept > config.keep && !protected_one) fs::remove_all(step->path);
-  }
-  for (const fs::directory_entry& entry : fs::directory_iterator(run_dir / "checkpoints")) {
-    if (entry.path().extension() == ".tmp") fs::remove_all(entry.path());
-  }
-}
-
-void CheckpointWriter::Impl::forget_failed(const std::string& reason) {
+// Every rank comes here (and may be told to die here); rank 0 does the work.
+void CheckpointWriter::Impl::publish(const Manifest& manifest) const {
   if (is_root()) {
-    std::error_code ignored;
-    fs::remove_all(unfinished(), ignored);
+    for (const ManifestFile& file : manifest.files) {  // all there, with the right size
+      data::verify_file(unfinished() / file.name, file.digest, ErrorKind::kCheckpoint, {0}, {0});
+    }
+    data::write_file_atomically(unfinished() / kManifestName, to_json(manifest),
+                                ErrorKind::kCheckpoint);
   }
-  const std::string message = fmt::format("checkpoint of step {} was not saved: {}; older checkpoints and "
-                                          "'latest' are untouched", state.step, reason);
+  kill_at("before_rename");
+  if (is_root()) with_file_errors([&] { move_into_place(unfinished(), folder()); });
+}
+
+void CheckpointWriter::Impl::point_and_retain() const {
+  kill_at("after_rename_before_latest");
+  if (!is_root()) return;
+  write_pointer(run_dir, "latest", step_folder_name(state.step));
+  if (best == state.step) write_pointer(run_dir, "best", step_folder_name(best));
+  try {
+    with_file_errors([&] { retain(run_dir, state.step, config.keep, resumed_from); });
+  } catch (const Error& error) {  // the new checkpoint is complete all the same
+    fmt::print(stderr, "k25: warning: an old checkpoint was not removed: {}\n", error.what());
+  }
+}
+
+// Called on all ranks, with an error they agreed upon.
+void CheckpointWriter::Impl::report_failure(const std::string& message) const {
   if (config.on_error == OnCheckpointError::kStop) {
     throw parallel::AgreedError(ErrorKind::kCheckpoint, message, 0);
   }
@@ -219,22 +229,29 @@ void CheckpointWriter::Impl::forget_failed(const std::string& reason) {
 void CheckpointWriter::Impl::commit() {
   if (writer.joinable()) writer.join();
   pending = false;
+  parallel::Communicator& world = mesh.world().comm();
   try {
-    collectively(mesh.world().comm(), "checkpoint", [&] {
+    collectively(world, "checkpoint", [&] {
       if (!failure.empty()) fail(ErrorKind::kCheckpoint, failure);
     });
-    const std::vector<std::string> digests_of_files = gather_strings(
+    const std::vector<std::string> file_digests = gather_strings(
         mesh.shard_comm(), nlohmann::json{{"size", digest.size}, {"blocks", digest.blocks}}.dump());
-    collectively(mesh.world().comm(), "checkpoint", [&] {
-      if (!is_root()) return;
-      try {
-        publish(digests_of_files);
-      } catch (const fs::filesystem_error& error) {
-        fail(ErrorKind::kCheckpoint, error.what());
-      }
-    });
+    collectively(world, "checkpoint",
+                 [&] { publish(is_root() ? make_manifest(file_digests) : Manifest{}); });
   } catch (const parallel::AgreedError& error) {
-    forget_failed(error.what());
+    if (is_root()) {
+      std::error_code ignored;
+      fs::remove_all(unfinished(), ignored);
+    }
+    return report_failure(fmt::format(
+        "the checkpoint of step {} was not saved: {}; older checkpoints and 'latest' are untouched",
+        state.step, error.what()));
+  }
+  saved_step = state.step;
+  try {
+    collectively(world, "latest checkpoint", [&] { point_and_retain(); });
+  } catch (const parallel::AgreedError& error) {
+    report_failure(fmt::format("{} is complete, but: {}", folder().string(), error.what()));
   }
 }
 
@@ -250,8 +267,9 @@ CheckpointWriter::CheckpointWriter(parallel::Mesh& mesh, parallel::ZeroStore& st
                      .resolved = resolved_config,
                      .resumed_from = std::move(resumed_from)}) {
   impl_->plan_parts();
+  // As much on every rank, as planned; the last ranks' parts may be smaller.
   std::int64_t elements = 0;
-  for (const Part& part : impl_->parts) elements += 3 * part.length;
+  for (int u = 0; u < store.num_units(); ++u) elements += snapshot_elements(store.layout(u));
   impl_->snapshot = Buffer(Bytes{elements * 4}, allocator);
 }
 
@@ -264,8 +282,7 @@ Bytes CheckpointWriter::plan(const std::vector<parallel::UnitSpec>& units,
   std::int64_t elements = 0;
   const std::int64_t shards = std::int64_t{mesh.shard} * mesh.expert * mesh.context;
   for (const parallel::UnitSpec& unit : units) {
-    const parallel::UnitLayout layout = parallel::make_layout(unit, shards, DType::kFloat32);
-    elements += 3 * std::min(layout.shard_elems, layout.numel);
+    elements += snapshot_elements(parallel::make_layout(unit, shards, DType::kFloat32));
   }
   return Bytes{elements * 4};
 }
@@ -274,28 +291,24 @@ void CheckpointWriter::save(const TrainState& state) {
   Impl& w = *impl_;
   if (w.pending && w.state.step == state.step) return;
   finish();
-  if (w.state.step == state.step && w.state.step > 0) return;  // already saved in this run
+  if (w.saved_step == state.step) return;
   const auto start = Clock::now();
   w.state = state;
   try {
     collectively(w.mesh.world().comm(), "checkpoint folder", [&] {
       if (!w.is_root()) return;
-      std::error_code error;
-      fs::remove_all(w.unfinished(), error);
-      fs::create_directories(w.unfinished(), error);
-      if (error) {
-        fail(ErrorKind::kCheckpoint, w.unfinished().string() + ": " + error.message());
-      }
+      with_file_errors([&] {
+        fs::remove_all(w.unfinished());
+        fs::create_directories(w.unfinished());
+      });
     });
   } catch (const parallel::AgreedError& error) {
-    return w.forget_failed(error.what());
+    return w.report_failure(
+        fmt::format("the checkpoint of step {} was not saved: {}", state.step, error.what()));
   }
   w.take_snapshot();
   w.digests = digest_store(w.mesh, w.store);
-  w.failure.clear();
-  w.written = !w.writes_file();
-  w.pending = true;
-  if (w.writes_file()) w.writer = std::thread([&w] { w.write_file(); });
+  w.start_writing();
   w.seconds += std::chrono::duration<double>(Clock::now() - start).count();
   if (!w.config.asynchronous) finish();
 }
@@ -304,7 +317,8 @@ void CheckpointWriter::poll() {
   Impl& w = *impl_;
   if (!w.pending) return;
   std::int64_t all_written = w.written ? 1 : 0;
-  w.mesh.world().comm()
+  w.mesh.world()
+      .comm()
       .all_reduce_small({.name = "checkpoint written"},
                         {.integers = &all_written, .count = 1, .op = parallel::ReduceOp::kMin})
       .wait();
@@ -314,8 +328,8 @@ void CheckpointWriter::poll() {
   w.seconds += std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Asks again and again instead of waiting for the writer thread: a slow disk on one rank must not look
-// like a lost peer to the others.
+// Asks again and again instead of waiting for the writer thread: a slow disk on one rank must not
+// look like a lost peer to the others.
 void CheckpointWriter::finish() {
   while (impl_->pending) {
     poll();
@@ -326,13 +340,17 @@ void CheckpointWriter::finish() {
 void CheckpointWriter::mark_best(std::int64_t step) {
   Impl& w = *impl_;
   w.best = step;
-  if (w.pending || w.state.step != step) return;  // publish() will do it
-  collectively(w.mesh.world().comm(), "best checkpoint", [&] {
-    if (!w.is_root() || !fs::exists(w.folder())) return;
-    data::write_file_atomically(w.run_dir / "best", step_folder_name(step) + "\n",
-                                ErrorKind::kCheckpoint);
-  });
+  if (w.pending || w.saved_step != step) return;  // point_and_retain() will do it
+  try {
+    collectively(w.mesh.world().comm(), "best checkpoint", [&] {
+      if (w.is_root()) write_pointer(w.run_dir, "best", step_folder_name(step));
+    });
+  } catch (const parallel::AgreedError& error) {
+    w.report_failure(error.what());
+  }
 }
+
+std::int64_t CheckpointWriter::saved_step() const { return impl_->saved_step; }
 
 double CheckpointWriter::take_seconds() { return std::exchange(impl_->seconds, 0.0); }
 

@@ -35,7 +35,8 @@ class RandomCorpus {
   RandomCorpus(parallel::Communicator& comm, const Config& config) : root_(comm.rank() == 0) {
     folder_ = parallel::from_rank0(comm, "bench corpus", [&] {
       std::string pattern = (fs::temp_directory_path() / "k25-bench-XXXXXX").string();
-      if (mkdtemp(pattern.data()) == nullptr) fail(ErrorKind::kData, pattern + ": cannot be created");
+      if (mkdtemp(pattern.data()) == nullptr)
+        fail(ErrorKind::kData, pattern + ": cannot be created");
       write(pattern, config);
       return pattern;
     });
@@ -54,8 +55,8 @@ class RandomCorpus {
     const std::int64_t count = 16 * config.data.sequence + 1;
     const Philox random(config.run.seed, 0, "bench");
     for (std::int64_t i = 0; i < count; ++i) {
-      content.tokens.push_back(static_cast<std::int32_t>(
-          random.below(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(config.model.vocab))));
+      content.tokens.push_back(static_cast<std::int32_t>(random.below(
+          static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(config.model.vocab))));
     }
     content.tokens.back() = content.info.end_of_document;
     content.labels.assign(content.tokens.size(), 1);
@@ -75,7 +76,8 @@ class RandomCorpus {
 // GFLOP/s of the project's own fp32 GEMM on one rank: the ceiling that the step is held against.
 double gemm_ceiling(Context& context) {
   constexpr std::int64_t n = 768;
-  const auto plan = kernels::gemm_plan({.m = n, .n = n, .k = n, .transpose_b = kernels::Transpose::kYes});
+  const auto plan =
+      kernels::gemm_plan({.m = n, .n = n, .k = n, .transpose_b = kernels::Transpose::kYes});
   HostAllocator allocator;
   const Buffer memory(Bytes{3 * n * n * 4}, allocator), scratch(plan.workspace_bytes, allocator);
   const auto matrix = [&](std::int64_t i) {
@@ -95,9 +97,8 @@ double gemm_ceiling(Context& context) {
 void run_bench_step(const BenchArguments& arguments, const CommandContext& command) {
   parallel::World& world = *command.world;
   ParsedConfig parsed;
-  const std::string text = parallel::from_rank0(world.comm(), "config", [&] {
-    return data::read_file(arguments.config, ErrorKind::kUsage);
-  });
+  const std::string text = parallel::from_rank0(
+      world.comm(), "config", [&] { return data::read_file(arguments.config, ErrorKind::kUsage); });
   parallel::collectively(world.comm(), "config", [&] {
     parsed = parse_config(text, arguments.config, arguments.overrides, world.size());
   });
@@ -106,12 +107,15 @@ void run_bench_step(const BenchArguments& arguments, const CommandContext& comma
   Runtime runtime(world, config, warnings);
   const RandomCorpus files(world.comm(), config);
   const data::Corpus corpus(files.manifest());
-  const data::Sampler sampler(corpus, {0}, {.sequence = config.data.sequence, .seed = config.run.seed});
-  Model model(config.model, {config.train.micro_batch, config.data.sequence, config.train.precision},
+  const data::Sampler sampler(corpus, {0},
+                              {.sequence = config.data.sequence, .seed = config.run.seed});
+  Model model(config.model,
+              {config.train.micro_batch, config.data.sequence, config.train.precision},
               config.freeze);
   const parallel::ZeroOptions zero =
       resolve_zero(config, model, host_memory_budget(world.local_size()));
-  parallel::ZeroStore store(runtime.mesh(), model.units(), zero, runtime.context(), runtime.allocator());
+  parallel::ZeroStore store(runtime.mesh(), model.units(), zero, runtime.context(),
+                            runtime.allocator());
   model.allocate(runtime.allocator());
   initialize_parameters(store, config.run.seed);
   Stepper stepper(runtime, config, model, store, corpus, sampler);
@@ -133,11 +137,12 @@ void run_bench_step(const BenchArguments& arguments, const CommandContext& comma
   const double ceiling = gemm_ceiling(runtime.context()) * world.size();
   const double floor = flops * 1e-9 / ceiling;
   if (world.rank() == 0) {
-    fmt::print("step ranks={} tokens={:.0f} median_ms={:.2f} min_ms={:.2f} max_ms={:.2f} tok/s={:.0f} "
-               "gflop/s={:.1f} gemm_ceiling_gflop/s={:.1f} floor_ms={:.2f} floor/median={:.3f}\n{}\n",
-               world.size(), tokens, 1e3 * median, 1e3 * seconds.front(), 1e3 * seconds.back(),
-               tokens / median, flops * 1e-9 / median, ceiling, 1e3 * floor, floor / median,
-               runtime.fingerprint());
+    fmt::print(
+        "step ranks={} tokens={:.0f} median_ms={:.2f} min_ms={:.2f} max_ms={:.2f} tok/s={:.0f} "
+        "gflop/s={:.1f} gemm_ceiling_gflop/s={:.1f} floor_ms={:.2f} floor/median={:.3f}\n{}\n",
+        world.size(), tokens, 1e3 * median, 1e3 * seconds.front(), 1e3 * seconds.back(),
+        tokens / median, flops * 1e-9 / median, ceiling, 1e3 * floor, floor / median,
+        runtime.fingerprint());
   }
 }
 

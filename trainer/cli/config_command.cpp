@@ -35,7 +35,8 @@ void run_config(const ConfigArguments& arguments) {
 
 Command add_config(CLI::App& root) {
   auto arguments = std::make_shared<ConfigArguments>();
-  CLI::App* app = root.add_subcommand("config", "print the resolved config and where each value came from");
+  CLI::App* app =
+      root.add_subcommand("config", "print the resolved config and where each value came from");
   app->add_option("CONFIG", arguments->config, "YAML file");
   app->add_option("--set", arguments->overrides, "override one key: a.b=value (repeatable)")
       ->allow_extra_args(false);

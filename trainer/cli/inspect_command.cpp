@@ -21,10 +21,11 @@ struct InspectArguments {
 void print_corpus(const fs::path& manifest) {
   const data::Corpus corpus(manifest);
   const data::CorpusInfo& info = corpus.info();
-  fmt::print("corpus {}\n  tokens {}\n  vocabulary {}\n  documents {}\n  spans {}\n  clauses {}\n"
-             "  digest {}\n",
-             manifest.string(), info.tokens, info.vocab, corpus.documents().size(),
-             corpus.spans().size(), corpus.clauses().size(), info.digest);
+  fmt::print(
+      "corpus {}\n  tokens {}\n  vocabulary {}\n  documents {}\n  spans {}\n  clauses {}\n"
+      "  digest {}\n",
+      manifest.string(), info.tokens, info.vocab, corpus.documents().size(), corpus.spans().size(),
+      corpus.clauses().size(), info.digest);
   for (std::size_t d = 0; d < info.domains.size(); ++d) {
     std::int64_t documents = 0, tokens = 0;
     for (const data::Document& document : corpus.documents()) {
@@ -36,20 +37,42 @@ void print_corpus(const fs::path& manifest) {
   }
 }
 
-void print_checkpoint(const fs::path& folder, const InspectArguments& arguments) {
+std::string describe_checkpoint(const fs::path& folder, const InspectArguments& arguments) {
   verify_checkpoint(folder);
   const CheckpointInfo info = read_checkpoint_info(folder);
   const TrainState& s = info.state;
-  fmt::print("checkpoint {} (verified)\n  step {}\n  updates {}\n  label tokens {}\n  samples {}\n"
-             "  skipped {}  empty {}\n  files {}\n  parameters {}\n  bytes {}\n  best step {}{}\n"
-             "  seed {}  reduce.slots {}\n  corpus {}\n  fingerprint {}\n",
-             folder.string(), s.step, s.policy.updates, s.label_tokens, s.mixture.next_sample,
-             s.policy.skipped, s.policy.empty, info.ranks, info.parameters, info.bytes,
-             s.best_step < 0 ? "none" : std::to_string(s.best_step),
-             s.best_step < 0 ? "" : fmt::format(" (validation loss {:.4f})", s.best_loss), s.seed,
-             s.slots, s.corpus_digest, s.fingerprint);
-  if (arguments.hash) fmt::print("  hash {}\n", state_digest_of_files(folder));
-  if (arguments.config) fmt::print("{}", info.config);
+  std::string text = fmt::format(
+      "checkpoint {} (verified)\n  step {}\n  updates {}\n  label tokens {}\n  samples {}\n"
+      "  skipped {}  empty {}\n  files {}\n  parameters {}\n  bytes {}\n  best step {}{}\n"
+      "  seed {}  reduce.slots {}\n  corpus {}\n  fingerprint {}\n",
+      folder.string(), s.step, s.policy.updates, s.label_tokens, s.mixture.next_sample,
+      s.policy.skipped, s.policy.empty, info.ranks, info.parameters, info.bytes,
+      s.best_step < 0 ? "none" : std::to_string(s.best_step),
+      s.best_step < 0 ? "" : fmt::format(" (validation loss {:.4f})", s.best_loss), s.seed, s.slots,
+      s.corpus_digest, s.fingerprint);
+  if (arguments.hash) text += fmt::format("  hash {}\n", state_digest_of_files(folder));
+  if (arguments.config) text += info.config;
+  return text;
+}
+
+bool is_gone(const fs::path& folder) {
+  std::error_code error;
+  return !fs::exists(folder, error);
+}
+
+// A run that goes on may remove the checkpoint while it is read: then the one that replaced it is
+// shown.
+void print_checkpoint(const fs::path& path, const InspectArguments& arguments) {
+  constexpr int kTries = 20;
+  for (int i = 1;; ++i) {
+    const fs::path folder = find_checkpoint(path, arguments.which);
+    try {
+      fmt::print("{}", describe_checkpoint(folder, arguments));
+      return;
+    } catch (const Error&) {
+      if (i == kTries || !is_gone(folder)) throw;
+    }
+  }
 }
 
 void print_run(const fs::path& run_dir) {
@@ -58,6 +81,7 @@ void print_run(const fs::path& run_dir) {
     try {
       verify_checkpoint(step.path);
     } catch (const Error& error) {
+      if (is_gone(step.path)) continue;
       verdict = std::string("broken: ") + error.what();
     }
     fmt::print("  step {}: {}\n", step.step, verdict);
@@ -69,7 +93,7 @@ void run_inspect(const InspectArguments& arguments) {
   if (!fs::exists(path)) fail(ErrorKind::kUsage, "'" + path.string() + "': no such file or folder");
   if (fs::is_regular_file(path)) return print_corpus(path);
   if (fs::exists(path / "tokenizer.model")) return print_corpus(path / "manifest.json");
-  print_checkpoint(find_checkpoint(path, arguments.which), arguments);
+  print_checkpoint(path, arguments);
   if (fs::is_directory(path / "checkpoints")) print_run(path);
 }
 
@@ -77,11 +101,14 @@ void run_inspect(const InspectArguments& arguments) {
 
 Command add_inspect(CLI::App& root) {
   auto arguments = std::make_shared<InspectArguments>();
-  CLI::App* app = root.add_subcommand("inspect", "what a corpus, a run or a checkpoint holds; verifies it");
-  app->add_option("PATH", arguments->path, "corpus, run directory or checkpoint folder")->required();
+  CLI::App* app =
+      root.add_subcommand("inspect", "what a corpus, a run or a checkpoint holds; verifies it");
+  app->add_option("PATH", arguments->path, "corpus, run directory or checkpoint folder")
+      ->required();
   app->add_option("--checkpoint", arguments->which, "of a run: latest | best | step:N")
       ->capture_default_str();
-  app->add_flag("--hash", arguments->hash, "digest of parameters and moments, the same for every rank count");
+  app->add_flag("--hash", arguments->hash,
+                "digest of parameters and moments, the same for every rank count");
   app->add_flag("--config", arguments->config, "print the configuration stored in the checkpoint");
   return {app, Needs::kNothing, [arguments](const CommandContext&) { run_inspect(*arguments); }};
 }

@@ -1,6 +1,7 @@
-// The k25 program: parses the command line, builds the world, runs one command, maps errors to exit codes.
-// This is the only catch.
+// The k25 program: parses the command line, builds the world, runs one command, maps errors to exit
+// codes. This is the only catch.
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -33,6 +35,23 @@ bool is_first_process() {
   return true;
 }
 
+// A file opened in the place of a closed standard stream would receive what is printed.
+void open_standard_streams() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (fcntl(fd, F_GETFD) != -1) continue;
+    if (open("/dev/null", O_RDWR) < 0) _exit(static_cast<int>(ErrorKind::kInternal));
+  }
+}
+
+Error as_error(const std::exception& error) {
+  const auto* system = dynamic_cast<const std::system_error*>(&error);
+  if (system != nullptr && std::ferror(stdout) != 0) {
+    return {ErrorKind::kCheckpoint,
+            "standard output cannot be written: " + system->code().message()};
+  }
+  return {ErrorKind::kInternal, error.what()};
+}
+
 void print_error(const Error& error) {
   fmt::print(stderr, "k25: error: {}\n", error.what());
   if (error.kind() == ErrorKind::kInternal) {
@@ -41,10 +60,11 @@ void print_error(const Error& error) {
   }
 }
 
-// When a peer is lost, all survivors notice within moments: the lowest rank speaks, the others find that it
-// did and leave in silence.
+// When a peer is lost, all survivors notice within moments: the lowest rank speaks, the others find
+// that it did and leave in silence.
 bool somebody_else_reports(World& world) {
-  const auto turn = std::chrono::steady_clock::now() + std::chrono::milliseconds(300) * world.rank();
+  const auto turn =
+      std::chrono::steady_clock::now() + std::chrono::milliseconds(300) * world.rank();
   while (std::chrono::steady_clock::now() < turn) {
     if (world.peer_failed()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -75,7 +95,7 @@ int run_with_world(const k25::trainer::Command& command) {
   } catch (const Error& error) {
     return end_with(*world, error);
   } catch (const std::exception& error) {
-    return end_with(*world, Error(ErrorKind::kInternal, error.what()));
+    return end_with(*world, as_error(error));
   }
 }
 
@@ -91,8 +111,8 @@ int parse_and_run(int argc, char** argv) {
   app.set_version_flag("--version", std::string("k25 ") + kVersion);
   app.require_subcommand(1);
   using namespace k25::trainer;  // NOLINT(google-build-using-namespace)
-  const std::vector<Command> commands = {add_prepare(app), add_train(app),   add_eval(app),
-                                         add_sample(app),  add_config(app),  add_inspect(app),
+  const std::vector<Command> commands = {add_prepare(app), add_train(app),  add_eval(app),
+                                         add_sample(app),  add_config(app), add_inspect(app),
                                          add_bench(app)};
   try {
     app.parse(argc, argv);
@@ -101,7 +121,10 @@ int parse_and_run(int argc, char** argv) {
       return is_first_process() ? app.exit(error) : 0;
     }
     if (is_first_process()) {
-      fmt::print(stderr, "k25: error: {}; see 'k25 --help' or 'k25 COMMAND --help'\n", error.what());
+      fmt::print(stderr, "k25: error: {}; see 'k25 --help' or 'k25 COMMAND --help'\n",
+                 error.what());
+    } else {  // mpirun ends the job with its first failed process: rank 0 must have spoken by then
+      std::this_thread::sleep_for(std::chrono::seconds(1));
     }
     return static_cast<int>(ErrorKind::kUsage);
   }
@@ -115,6 +138,7 @@ int parse_and_run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_standard_streams();
   k25::trainer::block_signals();
   int code = static_cast<int>(ErrorKind::kInternal);
   try {
@@ -123,7 +147,9 @@ int main(int argc, char** argv) {
     print_error(error);
     code = error.exit_code();
   } catch (const std::exception& error) {
-    print_error(Error(ErrorKind::kInternal, error.what()));
+    const Error known = as_error(error);
+    print_error(known);
+    code = known.exit_code();
   }
   // A full disk or a closed pipe shows only when the last bytes leave.
   if (std::fflush(stdout) != 0 && code == 0) {

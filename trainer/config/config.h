@@ -1,6 +1,6 @@
 #pragma once
-// The typed configuration of a run. docs/configuration.md lists every key; tests freeze the key list.
-// parse.h turns strict YAML into this; everything else in trainer reads only this.
+// The typed configuration of a run. docs/configuration.md lists every key; tests freeze the key
+// list. parse.h turns strict YAML into this; everything else in trainer reads only this.
 
 #include <cstdint>
 #include <map>
@@ -17,10 +17,15 @@
 
 namespace k25::trainer {
 
+/// Bounds that keep every product of sizes far from overflow.
+inline constexpr std::int64_t kMaxRanks = std::int64_t{1} << 20;
+inline constexpr std::int64_t kMaxBatch = std::int64_t{1} << 24;
+
 struct RunConfig {
   std::string dir;  ///< run directory
   std::uint64_t seed = 7;
-  std::int64_t cpu_threads = 1;  ///< compute threads of a rank; reduced to its affinity mask with a warning
+  std::int64_t cpu_threads =
+      1;  ///< compute threads of a rank; reduced to its affinity mask with a warning
 };
 
 enum class MixerKind : std::uint8_t { kGqa };
@@ -33,7 +38,7 @@ struct LayerPattern {
 struct ModelConfig {
   std::string preset;  ///< "" when null
   std::int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, vocab = 0;
-  std::int64_t head_dim = 0;  ///< resolved: hidden / heads when null
+  std::int64_t head_dim = 0;          ///< resolved: hidden / heads when null
   std::vector<LayerPattern> pattern;  ///< repeated over the layers
   bool tie_embeddings = false;
   double rope_theta = 10000.0;
@@ -54,7 +59,7 @@ struct TrainConfig {
   std::int64_t micro_batch = 0;   ///< resolved
   std::int64_t accumulation = 0;  ///< resolved: batch = micro_batch x accumulation x data ranks
   DType precision = DType::kFloat32;
-  std::string init_from;  ///< "" when null
+  std::string init_from;        ///< "" when null
   std::string resume = "auto";  ///< auto | none | PATH | step:N
   bool allow_data_change = false;
 };
@@ -80,8 +85,9 @@ struct CheckpointConfig {
 };
 
 struct EvalConfig {
-  std::int64_t every = 0;    ///< steps; 0: only before and after
-  std::int64_t batches = 0;  ///< micro-batches of micro_batch windows per evaluation in all; 0: the whole set
+  std::int64_t every = 0;  ///< steps; 0: only before and after
+  std::int64_t batches =
+      0;  ///< micro-batches of micro_batch windows per evaluation in all; 0: the whole set
 };
 
 enum class LogFormat : std::uint8_t { kText, kJson };
@@ -99,7 +105,8 @@ struct DebugInject {
 };
 struct DebugKill {
   int rank = -1;  ///< -1: off
-  std::string point;  ///< "step", "after_shard_write", "before_rename", "after_rename_before_latest"
+  std::string
+      point;  ///< "step", "after_shard_write", "before_rename", "after_rename_before_latest"
   std::int64_t step = 0;
   int signal = 9;
 };
@@ -109,9 +116,9 @@ struct Config {
   ModelConfig model;
   DataConfig data;
   TrainConfig train;
-  optim::OptimOptions optim;            ///< optim.* and numeric.*
-  std::vector<std::string> freeze;      ///< optim.freeze: shell patterns on parameter names
-  parallel::MeshShape mesh;             ///< shard 0 until resolved from `auto`
+  optim::OptimOptions optim;        ///< optim.* and numeric.*
+  std::vector<std::string> freeze;  ///< optim.freeze: shell patterns on parameter names
+  parallel::MeshShape mesh;         ///< shard 0 until resolved from `auto`
   ReduceConfig reduce;
   ZeroConfig zero;
   std::vector<std::int64_t> recompute_layers;  ///< must be empty until recompute exists

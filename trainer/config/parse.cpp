@@ -55,9 +55,11 @@ class Reader {
   void check_names(const YamlNode& node, const std::string& path, Problems& problems) const {
     if (node.kind != YamlNode::Kind::kMap) {
       if (node.kind == YamlNode::Kind::kNull && !path.empty()) return;  // an empty section
-      problems.push_back((node.where.empty() ? file_ : node.where) + ": " +
-                         (path.empty() ? "the config" : "'" + path + "'") +
-                         " must be a map of keys, got " + given(node));
+      problems.push_back(
+          (node.where.empty() ? file_ : node.where) + ": " +
+          (path.empty() ? "the config" : "'" + path + "'") + " must be a map of keys, got " +
+          given(node) +
+          (node.scalar.find(':') == std::string::npos ? "" : " (write a space after ':')"));
       return;
     }
     for (const YamlNode::Entry& entry : node.entries) {
@@ -66,7 +68,8 @@ class Reader {
       if (children_.count(full) != 0) {
         check_names(entry.value, full, problems);
       } else {
-        problems.push_back(entry.where + ": unknown key '" + full + "'" + suggestion(entry.key, path));
+        problems.push_back(entry.where + ": unknown key '" + full + "'" +
+                           suggestion(entry.key, path));
       }
     }
   }
@@ -110,7 +113,8 @@ class Reader {
     std::string text;
     const std::string expected = key.read(*node, out.config, text);
     if (!expected.empty()) {
-      problems.push_back(where(path) + ": " + path + ": expected " + expected + ", got " + given(*node));
+      problems.push_back(where(path) + ": " + path + ": expected " + expected + ", got " +
+                         given(*node));
       return;
     }
     canonical_[path] = text;
@@ -137,7 +141,8 @@ void apply_preset(YamlNode& root, Problems& problems) {
   if (preset == nullptr || preset->kind != YamlNode::Kind::kScalar) return;
   try {
     const std::string name = preset->scalar;
-    merge_missing(root.child("model", ""), parse_yaml(preset_yaml(name), "preset " + name, problems));
+    merge_missing(root.child("model", ""),
+                  parse_yaml(preset_yaml(name), "preset " + name, problems));
   } catch (const Error& error) {
     problems.push_back(preset->where + ": " + error.what());
   }
@@ -180,23 +185,24 @@ ParsedConfig parse_config(const std::string& text, const std::string& file,
   reader.check_names(root, "", problems);
   reader.read(parsed, problems);
   if (!problems.empty()) fail_with(problems);
-  resolve_config(parsed.config, ranks, [&](const std::string& key) { return reader.where(key); },
-                 parsed.chosen, problems);
+  resolve_config(
+      parsed.config, ranks, [&](const std::string& key) { return reader.where(key); },
+      parsed.chosen, problems);
   if (!problems.empty()) fail_with(problems);
   parsed.resolved = render([&](const std::string& path) { return reader.canonical(path); },
                            [](const std::string&) { return std::string(); });
-  parsed.annotated = render(
-      [&](const std::string& path) { return reader.canonical(path); },
-      [&](const std::string& path) {
-        const auto chosen = parsed.chosen.find(path);
-        return parsed.origins.at(path) +
-               (chosen == parsed.chosen.end() ? "" : "; here " + chosen->second);
-      });
+  parsed.annotated =
+      render([&](const std::string& path) { return reader.canonical(path); },
+             [&](const std::string& path) {
+               const auto chosen = parsed.chosen.find(path);
+               return parsed.origins.at(path) +
+                      (chosen == parsed.chosen.end() ? "" : "; here " + chosen->second);
+             });
   return parsed;
 }
 
-ParsedConfig load_config(const std::filesystem::path& path, const std::vector<std::string>& overrides,
-                         std::int64_t ranks) {
+ParsedConfig load_config(const std::filesystem::path& path,
+                         const std::vector<std::string>& overrides, std::int64_t ranks) {
   return parse_config(data::read_file(path, ErrorKind::kUsage), path.string(), overrides, ranks);
 }
 

@@ -2,9 +2,10 @@
 // Strict YAML -> Config. Every problem of a file is reported in one error, each as
 // "cfg.yaml:12:3: unknown key 'optim.weight_deacy' (did you mean 'weight_decay'?)".
 //
-// Refused, always kUsage: unknown or duplicate keys (both lines named), merge keys, anchors that alias
-// maps, tags, a second document, an empty file, text that is not UTF-8, control characters, tab indentation, values of another type, .nan and .inf, octal
-// looking numbers (010), numbers out of range. Accepted: 1e6 for an integer, tab as separator, CRLF, BOM.
+// Refused, always kUsage: unknown or duplicate keys (both lines named), merge keys, anchors,
+// aliases, tags, a second document, an empty file, tab indentation, text that is not UTF-8, control
+// characters, values of another type, .nan and .inf, octal looking numbers (010), numbers out of
+// range. Accepted: 1e6 for an integer, tab as separator, CRLF, BOM.
 
 #include <filesystem>
 #include <map>
@@ -20,14 +21,12 @@ using Origins = std::map<std::string, std::string>;
 
 struct ParsedConfig {
   Config config;
-  Origins origins;       ///< by key path
+  Origins origins;                            ///< by key path
   std::map<std::string, std::string> chosen;  ///< what `auto` and null came to, by key path
-  std::string resolved;   ///< YAML of every key; parsing it again gives the same Config. `auto` stays `auto`,
-                          ///< so the text does not depend on the rank count
+  std::string resolved;  ///< YAML of every key; parsing it again gives the same Config. `auto`
+                         ///< stays `auto`, so the text does not depend on the rank count
   std::string annotated;  ///< the same with "# origin; here value" behind each key (k25 config)
 };
-
-inline constexpr std::int64_t kMaxRanks = std::int64_t{1} << 20;
 
 /// `text` under the name `file` (for messages), then `overrides` ("a.b=c", YAML values) in order.
 /// `ranks` resolves what depends on the world: mesh.shard auto, batch triple, reduce.slots.
@@ -35,8 +34,8 @@ ParsedConfig parse_config(const std::string& text, const std::string& file,
                           const std::vector<std::string>& overrides, std::int64_t ranks);
 
 /// Reads the file and parses it. A missing or unreadable file is kUsage.
-ParsedConfig load_config(const std::filesystem::path& path, const std::vector<std::string>& overrides,
-                         std::int64_t ranks);
+ParsedConfig load_config(const std::filesystem::path& path,
+                         const std::vector<std::string>& overrides, std::int64_t ranks);
 
 /// Every key path with its type and default, in order: the frozen list.
 struct KeyInfo {

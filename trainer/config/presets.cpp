@@ -10,8 +10,9 @@ struct Preset {
 
 constexpr Preset kPresets[] = {
     // Trains on two CPU cores in minutes.
-    {"quickstart", "layers: 4\nhidden: 128\nheads: 4\nkv_heads: 2\nffn: 352\nvocab: 1000\n"
-                   "pattern: [gqa/swiglu]\ntie_embeddings: false\n"},
+    {"quickstart",
+     "layers: 4\nhidden: 128\nheads: 4\nkv_heads: 2\nffn: 352\nvocab: 1000\n"
+     "pattern: [gqa/swiglu]\ntie_embeddings: false\n"},
 };
 
 }  // namespace

@@ -37,7 +37,8 @@ std::string range_text(std::int64_t low, std::int64_t high) {
 }
 
 std::string range_text(const NumberRange& r) {
-  const bool open_low = r.low_bound == Bound::kExclusive, open_high = r.high_bound == Bound::kExclusive;
+  const bool open_low = r.low_bound == Bound::kExclusive,
+             open_high = r.high_bound == Bound::kExclusive;
   if (r.high >= 1e300) return fmt::format("a number {} {:g}", open_low ? ">" : ">=", r.low);
   return fmt::format("a number in {}{:g}, {:g}{}", open_low ? "(" : "[", r.low, r.high,
                      open_high ? ")" : "]");
@@ -91,7 +92,8 @@ std::string read_number(const YamlNode& node, const NumberRange& range, double& 
   double value = 0.0;
   if (!parse_double(node.scalar, value)) return expected;
   const bool above = range.low_bound == Bound::kExclusive ? value > range.low : value >= range.low;
-  const bool below = range.high_bound == Bound::kExclusive ? value < range.high : value <= range.high;
+  const bool below =
+      range.high_bound == Bound::kExclusive ? value < range.high : value <= range.high;
   if (!above || !below) return expected;
   out = value;
   return "";
@@ -122,7 +124,8 @@ std::string read_choice(const YamlNode& node, const std::vector<std::string>& ch
     }
   }
   std::string expected = "one of";
-  for (const std::string& choice : choices) expected += (choice == choices[0] ? " " : " | ") + choice;
+  for (const std::string& choice : choices)
+    expected += (choice == choices[0] ? " " : " | ") + choice;
   return expected;
 }
 

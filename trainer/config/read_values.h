@@ -1,5 +1,6 @@
 #pragma once
-// Strict readers of YAML scalars and lists. Each returns what was expected, or "" when the node is fine.
+// Strict readers of YAML scalars and lists. Each returns what was expected, or "" when the node is
+// fine.
 
 #include <cstdint>
 #include <string>

@@ -39,17 +39,22 @@ class Resolver {
     if (m.kv_heads == 0) choose("model.kv_heads", m.kv_heads = m.heads);
     if (m.head_dim == 0) {
       if (m.hidden % m.heads != 0) {
-        return problem("model.heads", fmt::format("{} heads do not divide hidden {}; give model.head_dim or "
-                                                  "another number of heads", m.heads, m.hidden));
+        return problem("model.heads",
+                       fmt::format("{} heads do not divide hidden {}; give model.head_dim or "
+                                   "another number of heads",
+                                   m.heads, m.hidden));
       }
       choose("model.head_dim", m.head_dim = m.hidden / m.heads);
     }
     if (m.head_dim % 2 != 0) {
-      problem("model.head_dim", fmt::format("{} is odd; rotary positions need an even width (hidden {} / "
-                                            "heads {})", m.head_dim, m.hidden, m.heads));
+      problem("model.head_dim",
+              fmt::format("{} is odd; rotary positions need an even width (hidden {} / "
+                          "heads {})",
+                          m.head_dim, m.hidden, m.heads));
     }
     if (m.heads % m.kv_heads != 0) {
-      problem("model.kv_heads", fmt::format("{} kv_heads do not divide {} heads", m.kv_heads, m.heads));
+      problem("model.kv_heads",
+              fmt::format("{} kv_heads do not divide {} heads", m.kv_heads, m.heads));
     }
   }
 
@@ -61,17 +66,20 @@ class Resolver {
       choose("mesh.shard", mesh.shard);
     }
     if (mesh.shard == 0 || others * mesh.shard != ranks_) {
-      problem("mesh.replicate",
-              fmt::format("replicate {} x shard {} x expert {} x context {} must equal the {} ranks of this "
-                          "run", mesh.replicate, mesh.shard == 0 ? "auto" : std::to_string(mesh.shard),
-                          mesh.expert, mesh.context, ranks_));
+      problem(
+          "mesh.replicate",
+          fmt::format(
+              "replicate {} x shard {} x expert {} x context {} must equal the {} ranks of this "
+              "run",
+              mesh.replicate, mesh.shard == 0 ? "auto" : std::to_string(mesh.shard), mesh.expert,
+              mesh.context, ranks_));
     }
   }
 
   // Rank counts near `ranks` for which `fits` holds.
   template <class Fits>
   std::string nearest_counts(std::int64_t ranks, const Fits& fits) const {
-    std::int64_t below = ranks - 1, above = ranks + 1;
+    std::int64_t below = std::min(ranks - 1, c_.train.batch), above = ranks + 1;
     while (below > 0 && !fits(below)) --below;
     while (above <= c_.train.batch && !fits(above)) ++above;
     std::string text;
@@ -85,26 +93,36 @@ class Resolver {
     const std::int64_t w = data_ranks();
     const int given = (t.batch != 0) + (t.micro_batch != 0) + (t.accumulation != 0);
     if (given < 2) {
-      return problem("train.batch", "give two of train.batch, train.micro_batch and train.accumulation; the "
-                                    "third follows from batch = micro_batch x accumulation x data ranks");
+      return problem("train.batch",
+                     "give two of train.batch, train.micro_batch and train.accumulation; the "
+                     "third follows from batch = micro_batch x accumulation x data ranks");
     }
-    if (t.batch == 0) choose("train.batch", t.batch = t.micro_batch * t.accumulation * w);
+    const std::int64_t known =
+        std::max<std::int64_t>(t.micro_batch, 1) * std::max<std::int64_t>(t.accumulation, 1);
+    if (t.batch == 0) {
+      if (known > kMaxBatch / w) {
+        return problem("train.batch",
+                       fmt::format("micro_batch {} x accumulation {} x {} data ranks is beyond "
+                                   "the limit of {}",
+                                   t.micro_batch, t.accumulation, w, kMaxBatch));
+      }
+      choose("train.batch", t.batch = known * w);
+    }
     const auto equation = [&] {
       return fmt::format("{} = micro_batch {} x accumulation {} x {} data ranks", t.batch,
                          t.micro_batch == 0 ? "auto" : std::to_string(t.micro_batch),
                          t.accumulation == 0 ? "auto" : std::to_string(t.accumulation), w);
     };
-    const std::int64_t known = std::max<std::int64_t>(t.micro_batch, 1) *
-                               std::max<std::int64_t>(t.accumulation, 1);
     const bool all_given = t.micro_batch != 0 && t.accumulation != 0;
-    const bool holds = all_given ? known * w == t.batch : t.batch % (known * w) == 0;
-    if (!holds) {
-      const auto fits = [&](std::int64_t n) {
-        return all_given ? known * n == t.batch : t.batch % (known * n) == 0;
-      };
-      return problem("train.batch", fmt::format("{} {}; legal numbers of data ranks nearby: {}", equation(),
-                                                all_given ? "does not hold" : "has no integer solution",
-                                                nearest_counts(w, fits)));
+    const auto fits = [&](std::int64_t n) {  // without the product, which may overflow
+      if (t.batch % known != 0) return false;
+      return all_given ? t.batch / known == n : t.batch / known % n == 0;
+    };
+    if (!fits(w)) {
+      return problem("train.batch",
+                     fmt::format("{} {}; legal numbers of data ranks nearby: {}", equation(),
+                                 all_given ? "does not hold" : "has no integer solution",
+                                 nearest_counts(w, fits)));
     }
     if (t.micro_batch == 0) choose("train.micro_batch", t.micro_batch = t.batch / (known * w));
     if (t.accumulation == 0) choose("train.accumulation", t.accumulation = t.batch / (known * w));
@@ -115,17 +133,36 @@ class Resolver {
     const std::int64_t micro_batches = c_.train.batch / c_.train.micro_batch;
     if (c_.reduce.slots == 0) choose("reduce.slots", c_.reduce.slots = w);
     if (c_.reduce.slots % w != 0 || micro_batches % c_.reduce.slots != 0) {
-      problem("reduce.slots",
-              fmt::format("{} slots must be a multiple of the {} data ranks and divide the {} micro-batches of "
-                          "a step (train.batch {} / train.micro_batch {})", c_.reduce.slots, w,
-                          micro_batches, c_.train.batch, c_.train.micro_batch));
+      problem(
+          "reduce.slots",
+          fmt::format(
+              "{} slots must be a multiple of the {} data ranks and divide the {} micro-batches of "
+              "a step (train.batch {} / train.micro_batch {})",
+              c_.reduce.slots, w, micro_batches, c_.train.batch, c_.train.micro_batch));
+    }
+  }
+
+  // Beyond this the byte counts of the memory plan would overflow; no machine comes near.
+  void check_size() {
+    const ModelConfig& m = c_.model;
+    const auto width =
+        static_cast<double>(std::max({m.hidden, m.ffn, m.vocab, m.heads * m.head_dim}));
+    const double tokens =
+        static_cast<double>(c_.train.micro_batch) * static_cast<double>(c_.data.sequence);
+    if (static_cast<double>(m.layers) * width * tokens > 0x1p53) {
+      problem("train.micro_batch",
+              fmt::format("layers {} x width {:.0f} x micro_batch {} x sequence {} is too large "
+                          "for any machine",
+                          m.layers, width, c_.train.micro_batch, c_.data.sequence));
     }
   }
 
   void resolve_rest() {
+    check_size();
     optim::Schedule& s = c_.optim.schedule;
     s.total = c_.train.steps;
-    if (s.decay == 0) choose("optim.schedule.decay", s.decay = std::max<std::int64_t>(1, s.total / 10));
+    if (s.decay == 0)
+      choose("optim.schedule.decay", s.decay = std::max<std::int64_t>(1, s.total / 10));
     c_.data.validation.seed = c_.run.seed;
     if (!c_.data.validation.documents.empty() && c_.data.validation.fraction > 0) {
       problem("data.validation.fraction", "give either documents or a fraction, not both");

@@ -11,8 +11,9 @@
 
 namespace k25::trainer {
 
-/// Fills what `auto` and null stand for and checks what keys demand of each other. `where` gives the place of
-/// a key for messages; `chosen` receives "key -> value" for everything that was filled in.
+/// Fills what `auto` and null stand for and checks what keys demand of each other. `where` gives
+/// the place of a key for messages; `chosen` receives "key -> value" for everything that was filled
+/// in.
 void resolve_config(Config& config, std::int64_t ranks,
                     const std::function<std::string(const std::string&)>& where,
                     std::map<std::string, std::string>& chosen, Problems& problems);

@@ -1,215 +1,37 @@
 #include "trainer/config/schema.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
-#include <limits>
 
-#include "trainer/config/read_values.h"
+#include "trainer/config/key_kinds.h"
 
 namespace k25::trainer {
 namespace {
-
-constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
-constexpr std::int64_t kMaxBatch = std::int64_t{1} << 24;  // products of these stay far below 2^63
-constexpr const char* kRequired = "";
-
-bool is_word(const YamlNode& node, const char* word) {
-  if (node.kind == YamlNode::Kind::kNull) return std::string_view(word) == "null";
-  return node.kind == YamlNode::Kind::kScalar && node.scalar == word;
-}
-
-template <class Field>
-Key integer(const std::string& path, const char* fallback, const std::string& help, Field field,
-            std::int64_t low = 1, std::int64_t high = kMax) {
-  return {.info = {path, "integer", fallback, help},
-          .read = [=](const YamlNode& node, Config& c, std::string& canonical) {
-            std::int64_t value = 0;
-            std::string expected = read_integer(node, low, high, value);
-            if (expected.empty()) {
-              field(c) = static_cast<std::remove_reference_t<decltype(field(c))>>(value);
-              canonical = std::to_string(value);
-            }
-            return expected;
-          }};
-}
-
-// An integer, or a word ("auto", "null") that stands for `substitute`.
-template <class Field>
-Key integer_or(const std::string& path, const char* word, const std::string& help, Field field,
-               std::int64_t substitute, std::int64_t low = 1,
-               std::int64_t high = kMax) {
-  Key key = integer(path, word, help, field, low, high);
-  key.info.type = fmt::format("integer | {}", word);
-  key.read = [=, number = key.read](const YamlNode& node, Config& c, std::string& canonical) {
-    if (is_word(node, word)) {
-      field(c) = static_cast<std::remove_reference_t<decltype(field(c))>>(substitute);
-      canonical = word;
-      return std::string();
-    }
-    const std::string expected = number(node, c, canonical);
-    return expected.empty() ? expected : expected + ", or " + word;
-  };
-  return key;
-}
-
-template <class Field>
-Key number(const std::string& path, const char* fallback, const std::string& help, Field field,
-           NumberRange range) {
-  return {.info = {path, "number", fallback, help},
-          .read = [=](const YamlNode& node, Config& c, std::string& canonical) {
-            double value = 0.0;
-            std::string expected = read_number(node, range, value);
-            if (expected.empty()) {
-              field(c) = value;
-              canonical = yaml_number(value);
-            }
-            return expected;
-          }};
-}
-
-template <class Field>
-Key boolean(const std::string& path, const char* fallback, const std::string& help, Field field) {
-  return {.info = {path, "true | false", fallback, help},
-          .read = [=](const YamlNode& node, Config& c, std::string& canonical) {
-            bool value = false;
-            std::string expected = read_bool(node, value);
-            if (expected.empty()) {
-              field(c) = value;
-              canonical = value ? "true" : "false";
-            }
-            return expected;
-          }};
-}
-
-template <class Field>
-Key text(const std::string& path, const char* fallback, const std::string& help, Field field) {
-  const bool nullable = std::string_view(fallback) == "null";
-  return {.info = {path, nullable ? "text | null" : "text", fallback, help},
-          .read = [=](const YamlNode& node, Config& c, std::string& canonical) {
-            if (nullable && is_word(node, "null") && !node.quoted) {
-              field(c).clear();
-              canonical = "null";
-              return std::string();
-            }
-            std::string expected = read_text(node, field(c));
-            if (expected.empty()) canonical = yaml_text(field(c));
-            return expected;
-          }};
-}
-
-Key choice(const std::string& path, const char* fallback, const std::string& help,
-           const std::vector<std::string>& choices,
-           const std::function<void(Config&, std::size_t)>& assign) {
-  std::string type;
-  for (const std::string& c : choices) type += (type.empty() ? "" : " | ") + c;
-  return {.info = {path, type, fallback, help},
-          .read = [=](const YamlNode& node, Config& c, std::string& canonical) {
-            std::size_t index = 0;
-            std::string expected = read_choice(node, choices, index);
-            if (expected.empty()) {
-              assign(c, index);
-              canonical = choices[index];
-            }
-            return expected;
-          }};
-}
-
-template <class Field>
-Key text_list(const std::string& path, const char* fallback, const std::string& help,
-              Field field) {
-  return {.info = {path, "list of texts", fallback, help},
-          .read = [=](const YamlNode& node, Config& c, std::string& canonical) {
-            std::string expected = read_text_list(node, field(c));
-            if (expected.empty()) canonical = yaml_list(field(c));
-            return expected;
-          }};
-}
-
-std::string read_pattern(const YamlNode& node, Config& c, std::string& canonical) {
-  const std::string expected =
-      "a list of MIXER/FEED-FORWARD, such as [gqa/swiglu]; known mixers: gqa; known feed-forwards: "
-      "swiglu";
-  std::vector<std::string> names;
-  if (!read_text_list(node, names).empty() || names.empty()) return expected;
-  c.model.pattern.clear();
-  for (const std::string& name : names) {
-    if (name != "gqa/swiglu") return expected;
-    c.model.pattern.push_back({MixerKind::kGqa, FeedForwardKind::kSwiglu});
-  }
-  canonical = yaml_list(names);
-  return "";
-}
-
-std::string read_betas(const YamlNode& node, Config& c, std::string& canonical) {
-  const std::string expected = "two numbers in [0, 1), such as [0.9, 0.95]";
-  if (node.kind != YamlNode::Kind::kList || node.items.size() != 2) return expected;
-  const NumberRange range{0.0, 1.0, Bound::kInclusive, Bound::kExclusive};
-  if (!read_number(node.items[0], range, c.optim.beta1).empty() ||
-      !read_number(node.items[1], range, c.optim.beta2).empty()) {
-    return expected;
-  }
-  canonical = fmt::format("[{}, {}]", yaml_number(c.optim.beta1), yaml_number(c.optim.beta2));
-  return "";
-}
-
-std::string read_recompute(const YamlNode& node, Config&, std::string& canonical) {
-  if (node.kind != YamlNode::Kind::kList) return "a list of layers";
-  if (!node.items.empty()) return "[] (recompute of layers is not built yet)";
-  canonical = "[]";
-  return "";
-}
-
-std::string read_weights(const YamlNode& node, Config& c, std::string& canonical) {
-  const std::string expected = "a map of domain names to weights >= 0, such as {law: 0.7, news: 0.3}";
-  c.data.mixture_weights.clear();
-  canonical = "{}";
-  if (node.kind == YamlNode::Kind::kNull) return "";
-  if (node.kind != YamlNode::Kind::kMap) return expected;
-  canonical.clear();
-  for (const YamlNode::Entry& entry : node.entries) {
-    double weight = 0.0;
-    if (!read_number(entry.value, {}, weight).empty()) return expected;
-    c.data.mixture_weights[entry.key] = weight;
-    canonical += (canonical.empty() ? "{" : ", ") + yaml_text(entry.key) + ": " + yaml_number(weight);
-  }
-  canonical = canonical.empty() ? "{}" : canonical + "}";
-  return "";
-}
-
-std::string read_inject_value(const YamlNode& node, Config& c, std::string& canonical) {
-  std::size_t index = 0;
-  if (read_choice(node, {"nan", "inf", "-inf"}, index).empty()) {
-    const double inf = std::numeric_limits<double>::infinity();
-    c.inject.value = index == 0 ? std::nan("") : index == 1 ? inf : -inf;
-    canonical = "\"" + node.scalar + "\"";
-    return "";
-  }
-  if (read_number(node, {-1e300, 1e300}, c.inject.value).empty()) {
-    canonical = yaml_number(c.inject.value);
-    return "";
-  }
-  return "a number, nan, inf or -inf";
-}
 
 std::vector<Key> model_keys() {
   return {
       text("model.preset", "null", "named sizes; keys given here win over it",
            [](Config& c) -> auto& { return c.model.preset; }),
-      integer("model.layers", kRequired, "number of layers",
-              [](Config& c) -> auto& { return c.model.layers; }, 1, 10000),
-      integer("model.hidden", kRequired, "width of the residual stream",
-              [](Config& c) -> auto& { return c.model.hidden; }, 1, 1 << 20),
-      integer("model.heads", kRequired, "query heads",
-              [](Config& c) -> auto& { return c.model.heads; }, 1, 65536),
-      integer_or("model.kv_heads", "null", "key/value heads; null: as many as heads",
-                 [](Config& c) -> auto& { return c.model.kv_heads; }, 0, 1, 65536),
-      integer_or("model.head_dim", "null", "width of a head; null: hidden / heads",
-                 [](Config& c) -> auto& { return c.model.head_dim; }, 0, 1, 65536),
-      integer("model.ffn", kRequired, "inner width of the feed-forward",
-              [](Config& c) -> auto& { return c.model.ffn; }, 1, 1 << 24),
-      integer("model.vocab", kRequired, "vocabulary; at least the corpus's",
-              [](Config& c) -> auto& { return c.model.vocab; }, 1, 1 << 30),
+      integer(
+          "model.layers", kRequired, "number of layers",
+          [](Config& c) -> auto& { return c.model.layers; }, 1, 10000),
+      integer(
+          "model.hidden", kRequired, "width of the residual stream",
+          [](Config& c) -> auto& { return c.model.hidden; }, 1, 1 << 20),
+      integer(
+          "model.heads", kRequired, "query heads", [](Config& c) -> auto& { return c.model.heads; },
+          1, 65536),
+      integer_or(
+          "model.kv_heads", "null", "key/value heads; null: as many as heads",
+          [](Config& c) -> auto& { return c.model.kv_heads; }, 0, 1, 65536),
+      integer_or(
+          "model.head_dim", "null", "width of a head; null: hidden / heads",
+          [](Config& c) -> auto& { return c.model.head_dim; }, 0, 1, 65536),
+      integer(
+          "model.ffn", kRequired, "inner width of the feed-forward",
+          [](Config& c) -> auto& { return c.model.ffn; }, 1, 1 << 24),
+      integer(
+          "model.vocab", kRequired, "vocabulary; at least the corpus's",
+          [](Config& c) -> auto& { return c.model.vocab; }, 1, 1 << 30),
       {.info = {"model.pattern", "list of MIXER/FEED-FORWARD", "[gqa/swiglu]",
                 "layer kinds, repeated over the layers"},
        .read = read_pattern},
@@ -234,8 +56,9 @@ std::vector<Key> data_and_train_keys() {
       number("data.validation.fraction", "0", "share of tokens kept for validation",
              [](Config& c) -> auto& { return c.data.validation.fraction; },
              {0.0, 1.0, Bound::kInclusive, Bound::kExclusive}),
-      integer("data.sequence", kRequired, "tokens per sample",
-              [](Config& c) -> auto& { return c.data.sequence; }, 1, 1 << 24),
+      integer(
+          "data.sequence", kRequired, "tokens per sample",
+          [](Config& c) -> auto& { return c.data.sequence; }, 1, 1 << 24),
       choice("data.mixture.kind", "static", "how domains are mixed", {"static"},
              [](Config&, std::size_t) {}),
       {.info = {"data.mixture.weights", "map of domain to weight", "{}",
@@ -248,14 +71,19 @@ std::vector<Key> data_and_train_keys() {
              }),
       integer("train.steps", kRequired, "steps of the whole run",
               [](Config& c) -> auto& { return c.train.steps; }),
-      integer_or("train.batch", "auto", "sequences per step over all ranks",
-                 [](Config& c) -> auto& { return c.train.batch; }, 0, 1, kMaxBatch),
-      integer_or("train.micro_batch", "auto", "sequences of one forward pass on a rank",
-                 [](Config& c) -> auto& { return c.train.micro_batch; }, 0, 1, kMaxBatch),
-      integer_or("train.accumulation", "auto", "micro-batches of a rank per step",
-                 [](Config& c) -> auto& { return c.train.accumulation; }, 0, 1, kMaxBatch),
-      choice("train.precision", "fp32", "of activations and gathered parameters (fp16 is not offered: its "
-             "range needs loss scaling)", {"fp32", "bf16"},
+      integer_or(
+          "train.batch", "auto", "sequences per step over all ranks",
+          [](Config& c) -> auto& { return c.train.batch; }, 0, 1, kMaxBatch),
+      integer_or(
+          "train.micro_batch", "auto", "sequences of one forward pass on a rank",
+          [](Config& c) -> auto& { return c.train.micro_batch; }, 0, 1, kMaxBatch),
+      integer_or(
+          "train.accumulation", "auto", "micro-batches of a rank per step",
+          [](Config& c) -> auto& { return c.train.accumulation; }, 0, 1, kMaxBatch),
+      choice("train.precision", "fp32",
+             "of activations and gathered parameters (fp16 is not offered: its "
+             "range needs loss scaling)",
+             {"fp32", "bf16"},
              [](Config& c, std::size_t i) {
                c.train.precision = i == 0 ? DType::kFloat32 : DType::kBFloat16;
              }),
@@ -289,12 +117,15 @@ std::vector<Key> optim_keys() {
                                        : i == 1 ? ScheduleKind::kCosine
                                                 : ScheduleKind::kWsd;
              }),
-      integer("optim.schedule.warmup", "0", "updates of linear warm-up",
-              [](Config& c) -> auto& { return c.optim.schedule.warmup; }, 0),
+      integer(
+          "optim.schedule.warmup", "0", "updates of linear warm-up",
+          [](Config& c) -> auto& { return c.optim.schedule.warmup; }, 0),
       number("optim.schedule.min_ratio", "0.1", "final learning rate / peak (cosine, wsd)",
              [](Config& c) -> auto& { return c.optim.schedule.min_ratio; }, {0.0, 1.0}),
-      integer_or("optim.schedule.decay", "auto", "updates of wsd's final decay; auto: a tenth of train.steps",
-                 [](Config& c) -> auto& { return c.optim.schedule.decay; }, 0),
+      integer_or(
+          "optim.schedule.decay", "auto",
+          "updates of wsd's final decay; auto: a tenth of train.steps",
+          [](Config& c) -> auto& { return c.optim.schedule.decay; }, 0),
       text_list("optim.freeze", "[]", "patterns of parameters that are not trained",
                 [](Config& c) -> auto& { return c.freeze; }),
       choice("numeric.on_nan", "skip", "a step whose loss or gradient is not finite",
@@ -313,21 +144,26 @@ std::vector<Key> parallel_keys() {
   using parallel::ReshardAfter;
   const auto only_device = [](Config&, std::size_t) {};
   return {
-      integer("mesh.replicate", "1", "replicas of the sharded model",
-              [](Config& c) -> auto& { return c.mesh.replicate; }, 1, kMaxRanks),
-      integer_or("mesh.shard", "auto", "ranks that share one copy; auto: the rest",
-                 [](Config& c) -> auto& { return c.mesh.shard; }, 0, 1, kMaxRanks),
-      integer("mesh.expert", "1", "expert parallelism (needs MoE layers; not built yet)",
-              [](Config& c) -> auto& { return c.mesh.expert; }, 1, 1),
-      integer("mesh.context", "1", "context parallelism (not built yet)",
-              [](Config& c) -> auto& { return c.mesh.context; }, 1, 1),
+      integer(
+          "mesh.replicate", "1", "replicas of the sharded model",
+          [](Config& c) -> auto& { return c.mesh.replicate; }, 1, kMaxRanks),
+      integer_or(
+          "mesh.shard", "auto", "ranks that share one copy; auto: the rest",
+          [](Config& c) -> auto& { return c.mesh.shard; }, 0, 1, kMaxRanks),
+      integer(
+          "mesh.expert", "1", "expert parallelism (needs MoE layers; not built yet)",
+          [](Config& c) -> auto& { return c.mesh.expert; }, 1, 1),
+      integer(
+          "mesh.context", "1", "context parallelism (not built yet)",
+          [](Config& c) -> auto& { return c.mesh.context; }, 1, 1),
       choice("reduce.mode", "ordered", "gradient sums: in slot order, or the library's",
              {"ordered", "library"},
              [](Config& c, std::size_t i) {
                c.reduce.mode = i == 0 ? ReduceMode::kOrdered : ReduceMode::kLibrary;
              }),
-      integer_or("reduce.slots", "null", "gradient slots; null: one per data rank",
-                 [](Config& c) -> auto& { return c.reduce.slots; }, 0, 1, kMaxBatch),
+      integer_or(
+          "reduce.slots", "null", "gradient slots; null: one per data rank",
+          [](Config& c) -> auto& { return c.reduce.slots; }, 0, 1, kMaxBatch),
       choice("zero.reshard_after", "auto", "when gathered parameters are freed",
              {"auto", "forward", "micro_batch", "step"},
              [](Config& c, std::size_t i) {
@@ -340,41 +176,46 @@ std::vector<Key> parallel_keys() {
                c.zero.reduce_after.reset();
                if (i > 0) c.zero.reduce_after = static_cast<ReduceAfter>(i - 1);
              }),
-      integer("zero.prefetch", "1", "units gathered ahead",
-              [](Config& c) -> auto& { return c.zero.prefetch; }, 0, 64),
+      integer(
+          "zero.prefetch", "1", "units gathered ahead",
+          [](Config& c) -> auto& { return c.zero.prefetch; }, 0, 64),
       choice("offload.optimizer", "device", "where moments live (host offload needs the GPU build)",
              {"device"}, only_device),
       choice("offload.params", "device", "where masters live (host offload needs the GPU build)",
              {"device"}, only_device),
       {.info = {"offload.resident", "number", "0", "share of offloaded state kept on the device"},
-       .read = [](const YamlNode& node, Config&, std::string& canonical) {
-         double value = 0.0;
-         std::string expected = read_number(node, {0.0, 0.0}, value);
-         canonical = "0";
-         return expected.empty() ? expected : "0 (offload is not built yet)";
-       }},
+       .read =
+           [](const YamlNode& node, Config&, std::string& canonical) {
+             double value = 0.0;
+             std::string expected = read_number(node, {0.0, 0.0}, value);
+             canonical = "0";
+             return expected.empty() ? expected : "0 (offload is not built yet)";
+           }},
       {.info = {"recompute.layers", "list of layers", "[]", "layers whose forward is recomputed"},
        .read = read_recompute},
       {.info = {"comm.timeout_s", "number", "60",
                 "seconds without progress after which a peer counts as lost"},
-       .read = [](const YamlNode& node, Config& c, std::string& canonical) {
-         double seconds = 0.0;
-         std::string expected = read_number(node, {0.001, 1e6}, seconds);
-         c.comm.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
-         canonical = yaml_number(seconds);
-         return expected;
-       }},
+       .read =
+           [](const YamlNode& node, Config& c, std::string& canonical) {
+             double seconds = 0.0;
+             std::string expected = read_number(node, {0.001, 1e6}, seconds);
+             c.comm.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+             canonical = yaml_number(seconds);
+             return expected;
+           }},
       boolean("comm.check", "false", "compare every collective call across ranks",
               [](Config& c) -> auto& { return c.comm.check; }),
-      integer("comm.max_chunk", "1073741824", "bytes of one message; larger ones are cut",
-              [](Config& c) -> auto& { return c.comm.max_chunk.n; }, 1, std::int64_t{1} << 30),
+      integer(
+          "comm.max_chunk", "1073741824", "bytes of one message; larger ones are cut",
+          [](Config& c) -> auto& { return c.comm.max_chunk.n; }, 1, std::int64_t{1} << 30),
   };
 }
 
 std::vector<Key> output_keys() {
   return {
-      integer("checkpoint.every", "0", "steps between checkpoints; 0: only at the end",
-              [](Config& c) -> auto& { return c.checkpoint.every; }, 0),
+      integer(
+          "checkpoint.every", "0", "steps between checkpoints; 0: only at the end",
+          [](Config& c) -> auto& { return c.checkpoint.every; }, 0),
       integer("checkpoint.keep", "2", "checkpoints kept besides the best",
               [](Config& c) -> auto& { return c.checkpoint.keep; }),
       choice("checkpoint.on_error", "stop", "when a save fails", {"stop", "warn"},
@@ -385,10 +226,12 @@ std::vector<Key> output_keys() {
               [](Config& c) -> auto& { return c.checkpoint.asynchronous; }),
       boolean("checkpoint.best", "true", "keep the step with the lowest validation loss",
               [](Config& c) -> auto& { return c.checkpoint.best; }),
-      integer("eval.every", "0", "steps between evaluations; 0: before and after only",
-              [](Config& c) -> auto& { return c.eval.every; }, 0),
-      integer("eval.batches", "0", "micro-batches per evaluation in all; 0: the whole set",
-              [](Config& c) -> auto& { return c.eval.batches; }, 0),
+      integer(
+          "eval.every", "0", "steps between evaluations; 0: before and after only",
+          [](Config& c) -> auto& { return c.eval.every; }, 0),
+      integer(
+          "eval.batches", "0", "micro-batches per evaluation in all; 0: the whole set",
+          [](Config& c) -> auto& { return c.eval.batches; }, 0),
       choice("log.format", "text", "of the progress line", {"text", "json"},
              [](Config& c, std::size_t i) {
                c.log.format = i == 0 ? LogFormat::kText : LogFormat::kJson;
@@ -397,16 +240,19 @@ std::vector<Key> output_keys() {
               [](Config& c) -> auto& { return c.log.metrics; }),
       boolean("log.tensorboard", "true", "write TensorBoard events",
               [](Config& c) -> auto& { return c.log.tensorboard; }),
-      integer("debug.inject.step", "-1", "spoil a gradient at this step; 0: every step; -1: off",
-              [](Config& c) -> auto& { return c.inject.step; }, -1),
+      integer(
+          "debug.inject.step", "-1", "spoil a gradient at this step; 0: every step; -1: off",
+          [](Config& c) -> auto& { return c.inject.step; }, -1),
       text("debug.inject.tensor", "null", "parameter whose gradient is spoilt",
            [](Config& c) -> auto& { return c.inject.tensor; }),
-      integer("debug.inject.index", "0", "element of it",
-              [](Config& c) -> auto& { return c.inject.index; }, 0),
+      integer(
+          "debug.inject.index", "0", "element of it",
+          [](Config& c) -> auto& { return c.inject.index; }, 0),
       {.info = {"debug.inject.value", "number | nan | inf | -inf", "nan", "what it becomes"},
        .read = read_inject_value},
-      integer("debug.kill.rank", "-1", "rank that is killed; -1: off",
-              [](Config& c) -> auto& { return c.kill.rank; }, -1, 1 << 20),
+      integer(
+          "debug.kill.rank", "-1", "rank that is killed; -1: off",
+          [](Config& c) -> auto& { return c.kill.rank; }, -1, 1 << 20),
       choice("debug.kill.point", "step", "where",
              {"step", "after_shard_write", "before_rename", "after_rename_before_latest"},
              [](Config& c, std::size_t i) {
@@ -414,24 +260,27 @@ std::vector<Key> output_keys() {
                                                    "after_rename_before_latest"};
                c.kill.point = names[i];
              }),
-      integer("debug.kill.step", "0", "step before which, or whose save",
-              [](Config& c) -> auto& { return c.kill.step; }, 0),
-      integer("debug.kill.signal", "9", "9: killed, 19: stopped",
-              [](Config& c) -> auto& { return c.kill.signal; }, 1, 64),
+      integer(
+          "debug.kill.step", "0", "step before which, or whose save",
+          [](Config& c) -> auto& { return c.kill.step; }, 0),
+      integer(
+          "debug.kill.signal", "9", "9: killed, 19: stopped",
+          [](Config& c) -> auto& { return c.kill.signal; }, 1, 64),
   };
 }
 
 std::vector<Key> build_schema() {
   std::vector<Key> keys = {
-      text("run.dir", kRequired, "run directory",
-           [](Config& c) -> auto& { return c.run.dir; }),
-      integer("run.seed", "7", "of initial weights and data order",
-              [](Config& c) -> auto& { return c.run.seed; }, 0),
-      integer("run.cpu_threads", "1", "compute threads of a rank",
-              [](Config& c) -> auto& { return c.run.cpu_threads; }, 1, 4096),
+      text("run.dir", kRequired, "run directory", [](Config& c) -> auto& { return c.run.dir; }),
+      integer(
+          "run.seed", "7", "of initial weights and data order",
+          [](Config& c) -> auto& { return c.run.seed; }, 0),
+      integer(
+          "run.cpu_threads", "1", "compute threads of a rank",
+          [](Config& c) -> auto& { return c.run.cpu_threads; }, 1, 4096),
   };
-  for (const auto& part : {model_keys(), data_and_train_keys(), optim_keys(), parallel_keys(),
-                           output_keys()}) {
+  for (const auto& part :
+       {model_keys(), data_and_train_keys(), optim_keys(), parallel_keys(), output_keys()}) {
     keys.insert(keys.end(), part.begin(), part.end());
   }
   return keys;

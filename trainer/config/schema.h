@@ -14,8 +14,8 @@ namespace k25::trainer {
 struct Key {
   KeyInfo info;           ///< default_value "" means required
   bool open_map = false;  ///< children are user names (data.mixture.weights)
-  /// Reads the node into the config. Returns what was expected, or "" when the node is fine; `canonical`
-  /// receives the value's YAML.
+  /// Reads the node into the config. Returns what was expected, or "" when the node is fine;
+  /// `canonical` receives the value's YAML.
   std::function<std::string(const YamlNode&, Config&, std::string& canonical)> read;
 };
 

@@ -76,7 +76,8 @@ class TreeBuilder : public YAML::EventHandler {
   }
 
   void refuse_tag(const YAML::Mark& mark, const std::string& tag) {
-    if (tag.empty() || tag == "?" || tag == "!") return;  // none, and what a plain or quoted scalar has
+    if (tag.empty() || tag == "?" || tag == "!")
+      return;  // none, and what a plain or quoted scalar has
     problems_.push_back(place(file_, mark) + ": tags are not supported (here '" + tag + "')");
   }
 
@@ -133,7 +134,8 @@ class TreeBuilder : public YAML::EventHandler {
 void find_bad_bytes(const std::string& text, const std::string& file, Problems& problems) {
   const auto problem = [&](std::int64_t offset, const std::string& what) {
     const data::TextPosition at = data::text_position(text, offset);
-    problems.push_back(file + ":" + std::to_string(at.line) + ":" + std::to_string(at.column) + ": " + what);
+    problems.push_back(file + ":" + std::to_string(at.line) + ":" + std::to_string(at.column) +
+                       ": " + what);
   };
   if (const std::int64_t offset = data::find_invalid_utf8(text); offset >= 0) {
     return problem(offset, "the text is not UTF-8; a config is UTF-8 text");
@@ -195,17 +197,23 @@ YamlNode parse_yaml(const std::string& original, const std::string& file, Proble
     YAML::Parser parser(in);
     TreeBuilder builder(file, problems);
     if (!parser.HandleNextDocument(builder)) {
-      problems.push_back(file + ": the file is empty; expected a map of sections (run, model, ...)");
+      problems.push_back(file +
+                         ": the file is empty; expected a map of sections (run, model, ...)");
       return {};
     }
     root = builder.take_root();
     Problems ignored;
     TreeBuilder second(file, ignored);
     if (parser.HandleNextDocument(second)) {
-      problems.push_back(second.take_root().where + ": a second document ('---') begins here; a config is one document");
+      problems.push_back(second.take_root().where +
+                         ": a second document ('---') begins here; a config is one document");
     }
   } catch (const YAML::Exception& error) {
-    problems.push_back(place(file, error.mark) + ": " + error.msg);
+    const bool map_value = error.msg.find("map value") != std::string::npos;
+    problems.push_back(
+        place(file, error.mark) + ": " + error.msg +
+        (map_value ? " (is the indentation right, and a space after ':' in the line before?)"
+                   : ""));
     return {};
   }
   if (root.kind == YamlNode::Kind::kNull && problems.size() == before) {

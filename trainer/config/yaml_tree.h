@@ -1,6 +1,7 @@
 #pragma once
-// A YAML document as a plain tree with a place for every node, built from yaml-cpp's events. What strict
-// configuration refuses (duplicates, anchors, merge keys, tags, a second document, tabs) is found here.
+// A YAML document as a plain tree with a place for every node, built from yaml-cpp's events. What
+// strict configuration refuses (duplicates, anchors, merge keys, tags, a second document, tabs) is
+// found here.
 
 #include <string>
 #include <utility>

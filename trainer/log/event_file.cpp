@@ -70,7 +70,7 @@ std::uint32_t crc32c(const std::string& bytes) {
   return c ^ 0xffffffffu;
 }
 
-EventFile::EventFile(const std::filesystem::path& folder) {
+EventFile::EventFile(const std::filesystem::path& folder, std::int64_t resume_step) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   char host[128] = "host";
@@ -78,12 +78,19 @@ EventFile::EventFile(const std::filesystem::path& folder) {
   const std::string stem =
       "events.out.tfevents." + std::to_string(static_cast<std::int64_t>(wall_time())) + "." + host;
   path_ = folder / stem;
-  for (int n = 1; std::filesystem::exists(path_); ++n) path_ = folder / (stem + "." + std::to_string(n));
+  for (int n = 1; std::filesystem::exists(path_); ++n)
+    path_ = folder / (stem + "." + std::to_string(n));
   out_.open(path_, std::ios::binary);
   if (!out_) {
     fail(ErrorKind::kCheckpoint, path_.string() + ": cannot be created: " + std::strerror(errno));
   }
   write_record(field_double(1, wall_time()) + field_bytes(3, "brain.Event:2"));
+  if (resume_step > 0) {
+    constexpr std::uint64_t kStart = 1;  // SessionLog.status
+    write_record(field_double(1, wall_time()) +
+                 field_varint(2, static_cast<std::uint64_t>(resume_step) + 1) +
+                 field_bytes(7, field_varint(1, kStart)));
+  }
 }
 
 void EventFile::write(std::int64_t step,

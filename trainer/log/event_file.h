@@ -16,8 +16,10 @@ std::uint32_t crc32c(const std::string& bytes);
 
 class EventFile {
  public:
-  /// Creates events.out.tfevents.SECONDS.HOST in `folder`. Throws kCheckpoint.
-  explicit EventFile(const std::filesystem::path& folder);
+  /// Creates events.out.tfevents.SECONDS.HOST in `folder`. After a resume at `resume_step` > 0 it
+  /// begins with a session start, at which readers drop what earlier files hold of later steps.
+  /// Throws kCheckpoint.
+  EventFile(const std::filesystem::path& folder, std::int64_t resume_step);
   /// One event with some scalars at `step`. Throws kCheckpoint when the disk is full.
   void write(std::int64_t step, const std::vector<std::pair<std::string, double>>& scalars);
 

@@ -30,6 +30,9 @@ std::string duration_text(double seconds) {
   return fmt::format("{}s", s);
 }
 
+// Names and paths may be any bytes; JSON is UTF-8.
+std::string dump(const Json& j) { return j.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
 // A number that does not exist has no key.
 void put(Json& j, const char* key, const std::optional<double>& value) {
   if (value && std::isfinite(*value)) j[key] = *value;
@@ -42,8 +45,8 @@ Json json_of(const StepRecord& r) {
   put(j, "loss", r.loss);
   put(j, "loss_max", r.loss_max);
   put(j, "gnorm", r.gradient_norm);
-  j["lr"] = r.lr;
-  j["tok/s"] = r.tokens_per_second;
+  put(j, "lr", r.lr);
+  put(j, "tok/s", r.tokens_per_second);
   put(j, "tflops", r.tflops);
   put(j, "mfu", r.mfu);
   j["step_ms"] = r.step_ms;
@@ -61,7 +64,7 @@ Json json_of(const StepRecord& r) {
   j["epoch"] = r.epoch;
   for (const auto& [domain, count] : r.domain_samples) j["domain_samples"][domain] = count;
   j["samples"] = r.samples;
-  j["eta_s"] = r.eta_seconds;
+  put(j, "eta_s", r.eta_seconds);
   return j;
 }
 
@@ -71,7 +74,7 @@ Json json_of(const EvalRecord& r) {
   j["event"] = "eval";
   put(j, "val_loss", r.loss);
   j["val_tokens"] = r.tokens;
-  for (const auto& [domain, loss] : r.domain_loss) j["val_domain_loss"][domain] = loss;
+  for (const auto& [domain, loss] : r.domain_loss) put(j["val_domain_loss"], domain.c_str(), loss);
   j["seconds"] = r.seconds;
   return j;
 }
@@ -80,16 +83,18 @@ Json json_of(const EvalRecord& r) {
 
 std::string format_text(const StepRecord& r) {
   return fmt::format(
-      "step={}/{} loss={} loss_max={} gnorm={} lr={:.1e} tok/s={:.0f} tflops={} mfu={} step_ms={:.1f} "
-      "data_ms={:.1f} wait_ms={:.1f} save_ms={:.1f} mem_gib={:.3f} tokens={} skipped={} nan={} empty={} "
+      "step={}/{} loss={} loss_max={} gnorm={} lr={:.1e} tok/s={:.0f} tflops={} mfu={} "
+      "step_ms={:.1f} "
+      "data_ms={:.1f} wait_ms={:.1f} save_ms={:.1f} mem_gib={:.3f} tokens={} skipped={} nan={} "
+      "empty={} "
       "epoch={:.2f} eta={}",
       r.step, r.steps, or_na(r.loss, "{:.4f}"), or_na(r.loss_max, "{:.4f}"),
       or_na(r.gradient_norm, "{:.3f}"), r.lr, r.tokens_per_second, or_na(r.tflops, "{:.3f}"),
-      or_na(r.mfu, "{:.3f}"), r.step_ms, r.data_ms, r.wait_ms, r.save_ms, r.memory_gib, r.label_tokens,
-      r.skipped, r.nan, r.empty, r.epoch, duration_text(r.eta_seconds));
+      or_na(r.mfu, "{:.3f}"), r.step_ms, r.data_ms, r.wait_ms, r.save_ms, r.memory_gib,
+      r.label_tokens, r.skipped, r.nan, r.empty, r.epoch, duration_text(r.eta_seconds));
 }
 
-std::string format_json(const StepRecord& r) { return json_of(r).dump(); }
+std::string format_json(const StepRecord& r) { return dump(json_of(r)); }
 
 struct Metrics::Impl {
   LogConfig config;
@@ -105,7 +110,7 @@ struct Metrics::Impl {
   }
   void append(const Json& j) {
     if (!config.metrics) return;
-    jsonl << j.dump() << "\n";
+    jsonl << dump(j) << "\n";
     jsonl.flush();
     if (!jsonl) {
       fail(ErrorKind::kCheckpoint, path.string() + ": cannot be written: " + std::strerror(errno));
@@ -139,7 +144,8 @@ Metrics::Metrics(const std::filesystem::path& run_dir, const LogConfig& config,
                  std::int64_t resume_step)
     : impl_(new Impl{.config = config, .path = run_dir / "metrics.jsonl"}) {
   if (config.metrics) impl_->open_jsonl(resume_step);
-  if (config.tensorboard) impl_->events = std::make_unique<EventFile>(run_dir / "tensorboard");
+  if (config.tensorboard)
+    impl_->events = std::make_unique<EventFile>(run_dir / "tensorboard", resume_step);
 }
 
 Metrics::~Metrics() = default;
@@ -165,7 +171,7 @@ void Metrics::write(const StepRecord& r) {
 
 void Metrics::write(const EvalRecord& r) {
   if (impl_->config.format == LogFormat::kJson) {
-    impl_->line(json_of(r).dump());
+    impl_->line(dump(json_of(r)));
   } else {
     impl_->line(fmt::format("eval step={} val_loss={} val_tokens={} seconds={:.2f}", r.step,
                             or_na(r.loss, "{:.4f}"), r.tokens, r.seconds));
@@ -181,7 +187,7 @@ void Metrics::write(const EvalRecord& r) {
 
 void Metrics::note(const std::string& text) {
   const bool json = impl_->config.format == LogFormat::kJson;
-  impl_->line(json ? Json{{"event", "note"}, {"text", text}}.dump() : "k25: " + text);
+  impl_->line(json ? dump({{"event", "note"}, {"text", text}}) : "k25: " + text);
 }
 
 }  // namespace k25::trainer

@@ -1,7 +1,7 @@
 #pragma once
-// Where a run's numbers go: one progress line a step on stdout (rank 0, flushed), RUN/metrics.jsonl and
-// TensorBoard event files. Numbers that do not exist are absent ("n/a" on the line, no key in JSON): no
-// sink ever holds a nan token.
+// Where a run's numbers go: one progress line a step on stdout (rank 0, flushed), RUN/metrics.jsonl
+// and TensorBoard event files. Numbers that do not exist are absent ("n/a" on the line, no key in
+// JSON): no sink ever holds a nan token.
 
 #include <cstdint>
 #include <filesystem>
@@ -20,9 +20,9 @@ struct StepRecord {
   std::int64_t step = 0, steps = 0;
   std::optional<double> loss, loss_max, gradient_norm;
   double lr = 0.0;
-  double tokens_per_second = 0.0;   ///< label tokens of the global batch
-  std::optional<double> tflops;     ///< model FLOPs per rank and second
-  std::optional<double> mfu;        ///< only for a known device
+  double tokens_per_second = 0.0;  ///< label tokens of the global batch
+  std::optional<double> tflops;    ///< model FLOPs per rank and second
+  std::optional<double> mfu;       ///< only for a known device
   double step_ms = 0.0, data_ms = 0.0, wait_ms = 0.0, save_ms = 0.0;
   double memory_gib = 0.0;
   std::optional<double> memory_percent;
@@ -45,12 +45,14 @@ struct EvalRecord {
 
 class Metrics {
  public:
-  /// Rank 0 only. After a resume at `resume_step`, lines of later steps are cut from metrics.jsonl (they will
-  /// be trained again), so no step appears twice. Throws kCheckpoint when a sink cannot be opened.
+  /// Rank 0 only. After a resume at `resume_step`, lines of later steps are cut from metrics.jsonl
+  /// (they will be trained again), so no step appears twice. Throws kCheckpoint when a sink cannot
+  /// be opened.
   Metrics(const std::filesystem::path& run_dir, const LogConfig& config, std::int64_t resume_step);
   ~Metrics();
 
-  /// A sink that cannot be written (disk full, closed pipe, /dev/full) throws kCheckpoint naming it.
+  /// A sink that cannot be written (disk full, closed pipe, /dev/full) throws kCheckpoint naming
+  /// it.
   void write(const StepRecord& record);
   void write(const EvalRecord& record);
   /// A line for people on stdout: "k25: ...", or {"event": "note", ...} with log.format json.

@@ -1,12 +1,13 @@
 #pragma once
 // What a model is made of: a fixed list of blocks with hand-written forward and backward.
 //
-// A block declares its parameters once, into its own unit (sharded) and into the replicated unit, and
-// keeps their indices. It says beforehand what it saves between forward and backward: take_saved draws
-// the saved tensors from an arena, and the same call on a measuring arena gives their bytes. The same
-// holds for scratch. Nothing is allocated in forward or backward.
+// A block declares its parameters once, into its own unit (sharded) and into the replicated unit,
+// and keeps their indices. It says beforehand what it saves between forward and backward:
+// take_saved draws the saved tensors from an arena, and the same call on a measuring arena gives
+// their bytes. The same holds for scratch. Nothing is allocated in forward or backward.
 //
-// Legend  B sequences, T tokens, N = B T rows, D hidden, H heads, K kv heads, E head dim, F ffn, V vocab.
+// Legend  B sequences, T tokens, N = B T rows, D hidden, H heads, K kv heads, E head dim, F ffn, V
+// vocab.
 
 #include <cstdint>
 #include <string>
@@ -64,8 +65,8 @@ class UnitBuilder {
   parallel::UnitSpec spec_;
 };
 
-/// A mixer (attention, KDA) or a feed-forward: maps normed rows to an update of the residual stream.
-/// A parameter's gradient view is absent when it is frozen.
+/// A mixer (attention, KDA) or a feed-forward: maps normed rows to an update of the residual
+/// stream. A parameter's gradient view is absent when it is frozen.
 class Sublayer {
  public:
   virtual ~Sublayer() = default;
@@ -83,7 +84,8 @@ class Sublayer {
                         const ConstTensor& d_out_ND, const Tensor& d_x_ND) = 0;
 };
 
-/// y[N, out] = x[N, in] weight[out, in]^T, and its two gradients. The one linear layer of the project.
+/// y[N, out] = x[N, in] weight[out, in]^T, and its two gradients. The one linear layer of the
+/// project.
 struct Linear {
   std::int64_t rows = 0, in = 0, out = 0;
   DType compute = DType::kFloat32;

@@ -36,8 +36,12 @@ kernels::RopePlan rope_plan_for(const ModelConfig& model, const RunShape& shape,
 }  // namespace
 
 kernels::RopeDesc GqaMixer::rope_desc(const ModelConfig& model, const RunShape& shape) {
-  return {.rows = shape.rows(), .heads = model.heads, .head_dim = model.head_dim,
-          .max_position = shape.tokens, .theta = model.rope_theta, .dtype = shape.compute};
+  return {.rows = shape.rows(),
+          .heads = model.heads,
+          .head_dim = model.head_dim,
+          .max_position = shape.tokens,
+          .theta = model.rope_theta,
+          .dtype = shape.compute};
 }
 
 GqaMixer::GqaMixer(const ModelConfig& model, const RunShape& shape, int layer,
@@ -51,9 +55,12 @@ GqaMixer::GqaMixer(const ModelConfig& model, const RunShape& shape, int layer,
       out_{shape.rows(), model.heads * model.head_dim, model.hidden, shape.compute},
       rope_q_(rope_plan_for(model, shape, model.heads)),
       rope_k_(rope_plan_for(model, shape, model.kv_heads)),
-      attention_(kernels::attention_plan({.batch = shape.batch, .tokens = shape.tokens,
-                                          .heads = model.heads, .kv_heads = model.kv_heads,
-                                          .head_dim = model.head_dim, .dtype = shape.compute})),
+      attention_(kernels::attention_plan({.batch = shape.batch,
+                                          .tokens = shape.tokens,
+                                          .heads = model.heads,
+                                          .kv_heads = model.kv_heads,
+                                          .head_dim = model.head_dim,
+                                          .dtype = shape.compute})),
       rope_table_(rope_table),
       qkv_index_(unit.add(qkv_parameter(model, layer))),
       out_index_(unit.add(out_parameter(model, layer))) {}
@@ -102,11 +109,11 @@ void GqaMixer::forward(BlockRun& run, const ParameterViews& parameters, const Co
   const Heads heads = split(saved_qkv_);
   rotate(run, heads, false);
   const Tensor attention = saved_attention_.split_dim(1, heads_, head_dim_);
-  kernels::attention_forward(run.context, attention_,
-                             {by_sequence(heads.q_NHE), by_sequence(heads.k_NKE),
-                              by_sequence(heads.v_NKE), run.batch.doc_begin_BT,
-                              run.batch.doc_end_BT},
-                             {by_sequence(attention), saved_lse_}, run.workspace);
+  kernels::attention_forward(
+      run.context, attention_,
+      {by_sequence(heads.q_NHE), by_sequence(heads.k_NKE), by_sequence(heads.v_NKE),
+       run.batch.doc_begin_BT, run.batch.doc_end_BT},
+      {by_sequence(attention), saved_lse_}, run.workspace);
   out_.forward(run, saved_attention_, parameters.unit[out_index_], out_ND);
 }
 

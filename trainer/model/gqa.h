@@ -12,8 +12,8 @@ namespace k25::trainer {
 class GqaMixer : public Sublayer {
  public:
   /// `rope_table` is shared by all layers and outlives them.
-  GqaMixer(const ModelConfig& model, const RunShape& shape, int layer, const ConstTensor& rope_table,
-           UnitBuilder& unit);
+  GqaMixer(const ModelConfig& model, const RunShape& shape, int layer,
+           const ConstTensor& rope_table, UnitBuilder& unit);
 
   static kernels::RopeDesc rope_desc(const ModelConfig& model, const RunShape& shape);
 
@@ -23,7 +23,8 @@ class GqaMixer : public Sublayer {
   void forward(BlockRun& run, const ParameterViews& parameters, const ConstTensor& x_ND,
                const Tensor& out_ND) override;
   void backward(BlockRun& run, const ParameterViews& parameters, const ParameterViews& gradients,
-                const ConstTensor& x_ND, const ConstTensor& d_out_ND, const Tensor& d_x_ND) override;
+                const ConstTensor& x_ND, const ConstTensor& d_out_ND,
+                const Tensor& d_x_ND) override;
 
  private:
   struct Heads {

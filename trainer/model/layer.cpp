@@ -22,10 +22,12 @@ Layer::Layer(const ModelConfig& model, const RunShape& shape, int index,
              const ConstTensor& rope_table, UnitBuilder& unit, UnitBuilder& replicated)
     : shape_(shape),
       hidden_(model.hidden),
-      norm_(kernels::rmsnorm_plan({.rows = shape.rows(), .cols = model.hidden,
-                                   .dtype = shape.compute, .eps = model.norm_eps})),
-      residual_(kernels::residual_plan({.count = shape.rows() * model.hidden,
-                                        .dtype = shape.compute})) {
+      norm_(kernels::rmsnorm_plan({.rows = shape.rows(),
+                                   .cols = model.hidden,
+                                   .dtype = shape.compute,
+                                   .eps = model.norm_eps})),
+      residual_(
+          kernels::residual_plan({.count = shape.rows() * model.hidden, .dtype = shape.compute})) {
   const LayerPattern pattern = model.pattern[index % model.pattern.size()];
   switch (pattern.mixer) {
     case MixerKind::kGqa:
@@ -79,10 +81,9 @@ Tensor Layer::forward(BlockRun& run, const ParameterViews& parameters, const Con
                            {.sum_ND = {}, .y_ND = saved_.y1, .rstd_N = saved_.rstd1},
                            run.workspace);
   mixer_->forward(run, parameters, saved_.y1, update);
-  kernels::rmsnorm_forward(run.context, norm_,
-                           {.x_ND = h_ND, .residual_ND = update, .gain_D = gain2},
-                           {.sum_ND = saved_.sum, .y_ND = saved_.y2, .rstd_N = saved_.rstd2},
-                           run.workspace);
+  kernels::rmsnorm_forward(
+      run.context, norm_, {.x_ND = h_ND, .residual_ND = update, .gain_D = gain2},
+      {.sum_ND = saved_.sum, .y_ND = saved_.y2, .rstd_N = saved_.rstd2}, run.workspace);
   feed_forward_->forward(run, parameters, saved_.y2, update);
   kernels::residual_forward(run.context, residual_, {saved_.sum, update}, {saved_.out},
                             run.workspace);
@@ -90,8 +91,7 @@ Tensor Layer::forward(BlockRun& run, const ParameterViews& parameters, const Con
 }
 
 void Layer::backward(BlockRun& run, const ParameterViews& parameters,
-                     const ParameterViews& gradients, const ConstTensor& h_ND,
-                     const Tensor& d_ND) {
+                     const ParameterViews& gradients, const ConstTensor& h_ND, const Tensor& d_ND) {
   ScratchScope scope(run.scratch);
   const Tensor d_y = run.scratch.take(shape_.compute, {shape_.rows(), hidden_});
   const ConstTensor gain1 = parameters.replicated[norm1_index_];
@@ -99,16 +99,18 @@ void Layer::backward(BlockRun& run, const ParameterViews& parameters,
 
   feed_forward_->backward(run, parameters, gradients, saved_.y2, d_ND, d_y);
   kernels::rmsnorm_backward(run.context, norm_,
-                            {.dy_ND = d_y, .sum_ND = saved_.sum, .gain_D = gain2,
-                             .rstd_N = saved_.rstd2, .d_sum_ND = d_ND},
+                            {.dy_ND = d_y,
+                             .sum_ND = saved_.sum,
+                             .gain_D = gain2,
+                             .rstd_N = saved_.rstd2,
+                             .d_sum_ND = d_ND},
                             {.dx_ND = d_ND, .dgain_D = gradients.replicated[norm2_index_]},
                             run.workspace);
   mixer_->backward(run, parameters, gradients, saved_.y1, d_ND, d_y);
-  kernels::rmsnorm_backward(run.context, norm_,
-                            {.dy_ND = d_y, .sum_ND = h_ND, .gain_D = gain1,
-                             .rstd_N = saved_.rstd1, .d_sum_ND = d_ND},
-                            {.dx_ND = d_ND, .dgain_D = gradients.replicated[norm1_index_]},
-                            run.workspace);
+  kernels::rmsnorm_backward(
+      run.context, norm_,
+      {.dy_ND = d_y, .sum_ND = h_ND, .gain_D = gain1, .rstd_N = saved_.rstd1, .d_sum_ND = d_ND},
+      {.dx_ND = d_ND, .dgain_D = gradients.replicated[norm1_index_]}, run.workspace);
 }
 
 }  // namespace k25::trainer

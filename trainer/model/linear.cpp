@@ -15,8 +15,12 @@ DType gradient_dtype(DType compute) {
 }
 
 GemmDesc forward_desc(const Linear& l) {
-  return {.m = l.rows, .n = l.out, .k = l.in, .transpose_b = Transpose::kYes,
-          .dtype_ab = l.compute, .dtype_d = l.compute};
+  return {.m = l.rows,
+          .n = l.out,
+          .k = l.in,
+          .transpose_b = Transpose::kYes,
+          .dtype_ab = l.compute,
+          .dtype_d = l.compute};
 }
 
 GemmDesc input_desc(const Linear& l) {
@@ -24,8 +28,12 @@ GemmDesc input_desc(const Linear& l) {
 }
 
 GemmDesc weight_desc(const Linear& l) {
-  return {.m = l.out, .n = l.in, .k = l.rows, .transpose_a = Transpose::kYes,
-          .dtype_ab = l.compute, .dtype_d = gradient_dtype(l.compute),
+  return {.m = l.out,
+          .n = l.in,
+          .k = l.rows,
+          .transpose_a = Transpose::kYes,
+          .dtype_ab = l.compute,
+          .dtype_d = gradient_dtype(l.compute),
           .accumulate = Accumulate::kAdd};
 }
 

@@ -55,12 +55,18 @@ Model::Model(const ModelConfig& config, const RunShape& shape,
     : config_(config),
       shape_(shape),
       tied_(config.tie_embeddings),
-      embedding_(kernels::embedding_plan({.tokens = shape.rows(), .vocab = config.vocab,
-                                          .hidden = config.hidden, .dtype = shape.compute})),
-      final_norm_(kernels::rmsnorm_plan({.rows = shape.rows(), .cols = config.hidden,
-                                         .dtype = shape.compute, .eps = config.norm_eps})),
-      loss_(kernels::cross_entropy_plan({.rows = shape.rows(), .hidden = config.hidden,
-                                         .vocab = config.vocab, .dtype = shape.compute})) {
+      embedding_(kernels::embedding_plan({.tokens = shape.rows(),
+                                          .vocab = config.vocab,
+                                          .hidden = config.hidden,
+                                          .dtype = shape.compute})),
+      final_norm_(kernels::rmsnorm_plan({.rows = shape.rows(),
+                                         .cols = config.hidden,
+                                         .dtype = shape.compute,
+                                         .eps = config.norm_eps})),
+      loss_(kernels::cross_entropy_plan({.rows = shape.rows(),
+                                         .hidden = config.hidden,
+                                         .vocab = config.vocab,
+                                         .dtype = shape.compute})) {
   UnitBuilder replicated("replicated", Placement::kReplicated);
   UnitBuilder embedding("embedding", Placement::kSharded);
   embedding.add(table_parameter("embedding", config));
@@ -125,8 +131,8 @@ void Model::allocate(Allocator& allocator) {
   scratch_ = Arena(memory_.scratch, allocator);
   workspace_ = Buffer(memory_.workspace, allocator);
   tables_ = Buffer(memory_.tables, allocator);
-  const Tensor table = tables_.view(statistic_dtype(shape_.compute),
-                                    {shape_.tokens, config_.head_dim});
+  const Tensor table =
+      tables_.view(statistic_dtype(shape_.compute), {shape_.tokens, config_.head_dim});
   kernels::rope_fill_table(GqaMixer::rope_desc(config_, shape_), table);
   rope_table_ = table;
 }
@@ -173,10 +179,9 @@ Model::Output Model::forward(Context& context, parallel::ZeroStore& store,
 
   take_head(saved_);
   const std::vector<Tensor>& head = store.acquire(head_unit());
-  kernels::rmsnorm_forward(
-      context, final_norm_,
-      {.x_ND = h, .residual_ND = {}, .gain_D = replicated[final_gain_index_]},
-      {.sum_ND = {}, .y_ND = normed_, .rstd_N = rstd_}, run.workspace);
+  kernels::rmsnorm_forward(context, final_norm_,
+                           {.x_ND = h, .residual_ND = {}, .gain_D = replicated[final_gain_index_]},
+                           {.sum_ND = {}, .y_ND = normed_, .rstd_N = rstd_}, run.workspace);
   kernels::cross_entropy_forward(context, loss_, {normed_, head[0], batch.labels_N},
                                  {output_.nll_N, lse_, output_.argmax_N}, run.workspace);
   store.release(head_unit(), Phase::kForward);
@@ -200,8 +205,10 @@ void Model::backward(Context& context, parallel::ZeroStore& store, const BatchTe
     kernels::cross_entropy_backward(context, loss_, {normed_, head[0], batch.labels_N, lse_},
                                     {d_normed, d_head[0]}, run.workspace);
     kernels::rmsnorm_backward(context, final_norm_,
-                              {.dy_ND = d_normed, .sum_ND = hidden_.back(),
-                               .gain_D = replicated[final_gain_index_], .rstd_N = rstd_,
+                              {.dy_ND = d_normed,
+                               .sum_ND = hidden_.back(),
+                               .gain_D = replicated[final_gain_index_],
+                               .rstd_N = rstd_,
                                .d_sum_ND = {}},
                               {.dx_ND = d_h, .dgain_D = d_replicated[final_gain_index_]},
                               run.workspace);
@@ -213,8 +220,7 @@ void Model::backward(Context& context, parallel::ZeroStore& store, const BatchTe
     const std::vector<Tensor>& parameters = store.acquire(unit);
     if (i > 0) prefetch_around(store, i + 1, -1);  // the embedding's backward needs no parameters
     const std::vector<Tensor>& gradients = store.gradient(unit);
-    layers_[i]->backward(run, {parameters, replicated}, {gradients, d_replicated}, hidden_[i],
-                         d_h);
+    layers_[i]->backward(run, {parameters, replicated}, {gradients, d_replicated}, hidden_[i], d_h);
     store.release(unit, Phase::kBackward);
     store.gradient_done(unit);
   }
@@ -232,9 +238,12 @@ std::vector<float> Model::logits(Context& context, parallel::ZeroStore& store, s
   const ConstTensor x = normed_.slice(0, row, row + 1);
   const std::vector<Tensor>& head = store.acquire(head_unit());
   std::vector<float> logits(static_cast<std::size_t>(config_.vocab));
-  const auto plan = kernels::gemm_plan({.m = 1, .n = config_.vocab, .k = config_.hidden,
+  const auto plan = kernels::gemm_plan({.m = 1,
+                                        .n = config_.vocab,
+                                        .k = config_.hidden,
                                         .transpose_b = kernels::Transpose::kYes,
-                                        .dtype_ab = shape_.compute, .dtype_d = DType::kFloat32});
+                                        .dtype_ab = shape_.compute,
+                                        .dtype_d = DType::kFloat32});
   std::vector<char> workspace(static_cast<std::size_t>(plan.workspace_bytes.n + kAlignment));
   void* aligned = reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr)
       align_up(reinterpret_cast<std::int64_t>(workspace.data())));

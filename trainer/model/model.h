@@ -1,10 +1,11 @@
 #pragma once
 // The whole model: embedding, layers, head. A fixed list of blocks run against a ZeroStore.
 //
-//   h = embedding[tokens];  h = layer_i(h) for each i;  nll = cross_entropy(norm(h) Whead^T, labels)
+//   h = embedding[tokens];  h = layer_i(h) for each i;  nll = cross_entropy(norm(h) Whead^T,
+//   labels)
 //
-// The gradient that backward forms is that of the SUM of nll over label tokens; the step divides by the
-// global number of label tokens once, together with clipping.
+// The gradient that backward forms is that of the SUM of nll over label tokens; the step divides by
+// the global number of label tokens once, together with clipping.
 
 #include <memory>
 #include <string>
@@ -25,7 +26,7 @@ struct ModelMemory {
   Bytes activations;  ///< saved between forward and backward
   Bytes scratch;
   Bytes workspace;
-  Bytes tables;       ///< rotary positions
+  Bytes tables;  ///< rotary positions
   Bytes total() const { return {activations.n + scratch.n + workspace.n + tables.n}; }
 };
 

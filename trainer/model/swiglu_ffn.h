@@ -17,7 +17,8 @@ class SwigluFeedForward : public Sublayer {
   void forward(BlockRun& run, const ParameterViews& parameters, const ConstTensor& x_ND,
                const Tensor& out_ND) override;
   void backward(BlockRun& run, const ParameterViews& parameters, const ParameterViews& gradients,
-                const ConstTensor& x_ND, const ConstTensor& d_out_ND, const Tensor& d_x_ND) override;
+                const ConstTensor& x_ND, const ConstTensor& d_out_ND,
+                const Tensor& d_x_ND) override;
 
  private:
   RunShape shape_;

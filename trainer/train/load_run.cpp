@@ -2,45 +2,61 @@
 
 #include <fmt/format.h>
 
-#include "data/io/atomic_file.h"
 #include "parallel/comm/agree.h"
+#include "trainer/checkpoint/files.h"
+#include "trainer/checkpoint/step_folder.h"
 #include "trainer/train/memory_plan.h"
 
 namespace k25::trainer {
 namespace {
 
-std::filesystem::path pointed_to(const std::filesystem::path& run, const std::string& pointer) {
-  std::string name = data::read_file(run / pointer, ErrorKind::kCheckpoint);
-  while (!name.empty() && (name.back() == '\n' || name.back() == '\r')) name.pop_back();
-  return run / "checkpoints" / name;
+namespace fs = std::filesystem;
+
+// The pointer is written after the checkpoint it names, so a crash between the two leaves it behind
+// or missing: then the newest folder counts.
+fs::path latest_of(const fs::path& run) {
+  const std::string name = read_pointer(run, "latest");
+  std::error_code error;
+  if (!name.empty() && fs::exists(run / "checkpoints" / name, error))
+    return run / "checkpoints" / name;
+  const std::vector<StepFolder> steps = step_folders(run);
+  if (steps.empty()) {
+    fail(ErrorKind::kCheckpoint, "'" + run.string() + "' holds no finished checkpoint yet");
+  }
+  return steps.back().path;
+}
+
+fs::path step_of(const fs::path& run, const std::string& text) {
+  std::int64_t step = -1;
+  try {
+    step = std::stoll(text);
+  } catch (const std::exception&) {
+    fail(ErrorKind::kUsage, "'step:" + text + "': expected step:N with a number");
+  }
+  const fs::path folder = run / "checkpoints" / step_folder_name(step);
+  std::error_code error;
+  if (fs::exists(folder, error)) return folder;
+  fail(ErrorKind::kCheckpoint,
+       folder.string() + ": no such checkpoint; 'k25 inspect " + run.string() + "' lists them");
 }
 
 }  // namespace
 
-std::filesystem::path find_checkpoint(const std::filesystem::path& path, const std::string& which) {
-  namespace fs = std::filesystem;
-  if (fs::exists(path / "manifest.json")) return path;
-  if (!fs::is_directory(path / "checkpoints")) {
-    fail(ErrorKind::kCheckpoint, "'" + path.string() + "' is no run directory and no checkpoint "
-                                 "(neither checkpoints/ nor manifest.json is there)");
+fs::path find_checkpoint(const fs::path& path, const std::string& which) {
+  std::error_code error;
+  if (fs::exists(path / "manifest.json", error)) return path;
+  if (!fs::is_directory(path / "checkpoints", error)) {
+    fail(ErrorKind::kCheckpoint, "'" + path.string() +
+                                     "' is no run directory and no checkpoint "
+                                     "(neither checkpoints/ nor manifest.json is there)");
   }
   if (which == "best") {
-    const bool known = fs::exists(path / "best") && fs::exists(pointed_to(path, "best"));
-    return pointed_to(path, known ? "best" : "latest");
+    const std::string name = read_pointer(path, "best");
+    const bool known = !name.empty() && fs::exists(path / "checkpoints" / name, error);
+    return known ? path / "checkpoints" / name : latest_of(path);
   }
-  if (which == "latest") return pointed_to(path, "latest");
-  if (which.rfind("step:", 0) == 0) {
-    std::int64_t step = -1;
-    try {
-      step = std::stoll(which.substr(5));
-    } catch (const std::exception&) {
-      fail(ErrorKind::kUsage, "'" + which + "': expected step:N with a number");
-    }
-    const fs::path folder = path / "checkpoints" / fmt::format("step-{:06}", step);
-    if (fs::exists(folder)) return folder;
-    fail(ErrorKind::kCheckpoint, folder.string() + ": no such checkpoint; 'k25 inspect " +
-                                     path.string() + "' lists them");
-  }
+  if (which == "latest") return latest_of(path);
+  if (which.rfind("step:", 0) == 0) return step_of(path, which.substr(5));
   fail(ErrorKind::kUsage, "'" + which + "': expected best, latest or step:N");
 }
 
@@ -53,16 +69,14 @@ LoadedRun load_run(parallel::World& world, const std::filesystem::path& path,
   parallel::collectively(world.comm(), "config", [&] {
     run.info = read_checkpoint_info(folder);
     // One forward pass at a time on this world, whatever batch and mesh the run was trained with.
-    std::vector<std::string> settings = {"mesh.replicate=1",
-                                         "mesh.shard=auto",
-                                         "reduce.slots=null",
-                                         "train.batch=auto",
-                                         "train.accumulation=1",
-                                         fmt::format("train.micro_batch={}", batch),
-                                         "zero.reshard_after=step"};
+    std::vector<std::string> settings = {
+        "mesh.replicate=1",       "mesh.shard=auto",
+        "reduce.slots=null",      "train.batch=auto",
+        "train.accumulation=1",   fmt::format("train.micro_batch={}", batch),
+        "zero.reshard_after=step"};
     settings.insert(settings.end(), overrides.begin(), overrides.end());
-    run.parsed = parse_config(run.info.config, folder + "/manifest.json (config)", settings,
-                              world.size());
+    run.parsed =
+        parse_config(run.info.config, folder + "/manifest.json (config)", settings, world.size());
   });
   const Config& config = run.parsed.config;
   std::vector<std::string> warnings;
@@ -72,9 +86,9 @@ LoadedRun load_run(parallel::World& world, const std::filesystem::path& path,
     run.model = std::make_unique<Model>(config.model, shape, config.freeze);
     const parallel::ZeroOptions zero =
         resolve_zero(config, *run.model, host_memory_budget(world.local_size()));
-    run.store = std::make_unique<parallel::ZeroStore>(run.runtime->mesh(), run.model->units(), zero,
-                                                      run.runtime->context(),
-                                                      run.runtime->allocator());
+    run.store =
+        std::make_unique<parallel::ZeroStore>(run.runtime->mesh(), run.model->units(), zero,
+                                              run.runtime->context(), run.runtime->allocator());
     run.model->allocate(run.runtime->allocator());
   });
   load_checkpoint(run.runtime->mesh(), *run.store, folder, LoadWhat::kWeightsOnly);

@@ -14,8 +14,8 @@
 
 namespace k25::trainer {
 
-/// RUN or RUN/checkpoints/step-N: the folder of the checkpoint that `which` names: best (the latest when there
-/// is no best), latest, or step:N. Throws kCheckpoint with what exists.
+/// RUN or RUN/checkpoints/step-N: the folder of the checkpoint that `which` names: best (the latest
+/// when there is no best), latest, or step:N. Throws kCheckpoint with what exists.
 std::filesystem::path find_checkpoint(const std::filesystem::path& path, const std::string& which);
 
 /// A model with weights from a checkpoint, for forward passes only.
@@ -27,8 +27,8 @@ struct LoadedRun {
   std::unique_ptr<parallel::ZeroStore> store;
 };
 
-/// Collective. `batch` sequences per forward pass. The configuration is the checkpoint's own, with `overrides`
-/// and the mesh of this world.
+/// Collective. `batch` sequences per forward pass. The configuration is the checkpoint's own, with
+/// `overrides` and the mesh of this world.
 LoadedRun load_run(parallel::World& world, const std::filesystem::path& path,
                    const std::string& which, const std::vector<std::string>& overrides,
                    std::int64_t batch);

@@ -89,6 +89,7 @@ MemoryPlan plan_memory(const Config& config, const Model& model,
 parallel::ZeroOptions resolve_zero(const Config& config, const Model& model, Bytes budget) {
   const std::int64_t micro_batches = config.train.batch / config.train.micro_batch;
   parallel::ZeroOptions options{.prefetch = config.zero.prefetch,
+                                .open_gradients = config.model.tie_embeddings ? 1 : 0,
                                 .mode = config.reduce.mode,
                                 .slots = config.reduce.slots,
                                 .micro_batches_per_slot = micro_batches / config.reduce.slots,
@@ -115,10 +116,11 @@ void require_fit(const MemoryPlan& plan, Bytes budget) {
   std::string table;
   for (const std::string& line : plan.lines()) table += "\n  " + line;
   fail(ErrorKind::kUsage,
-       fmt::format("this run needs {} bytes on each rank, and {} are available (MemAvailable, cgroup "
-                   "and ulimit, shared by the ranks of this host). Use more hosts, a smaller "
-                   "train.micro_batch, zero.reshard_after: forward, or a smaller model.{}",
-                   plan.total().n, budget.n, table));
+       fmt::format(
+           "this run needs {} bytes on each rank, and {} are available (MemAvailable, cgroup "
+           "and ulimit, shared by the ranks of this host). Use more hosts, a smaller "
+           "train.micro_batch, zero.reshard_after: forward, or a smaller model.{}",
+           plan.total().n, budget.n, table));
 }
 
 }  // namespace k25::trainer

@@ -20,14 +20,15 @@ struct MemoryPlan {
   std::vector<std::string> lines() const;
 };
 
-/// The ZeRO options of a run; `auto` takes the least traffic whose plan fits in `budget` bytes per rank.
+/// The ZeRO options of a run; `auto` takes the least traffic whose plan fits in `budget` bytes per
+/// rank.
 parallel::ZeroOptions resolve_zero(const Config& config, const Model& model, Bytes budget);
 
 MemoryPlan plan_memory(const Config& config, const Model& model,
                        const parallel::ZeroOptions& options);
 
-/// Bytes this rank may use: the smaller of MemAvailable, the cgroup's limit and RLIMIT_AS, shared by the
-/// ranks of the host.
+/// Bytes this rank may use: the smaller of MemAvailable, the cgroup's limit and RLIMIT_AS, shared
+/// by the ranks of the host.
 Bytes host_memory_budget(int ranks_on_host);
 
 /// Throws kUsage with the table when the plan does not fit.

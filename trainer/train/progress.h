@@ -9,9 +9,10 @@
 
 namespace k25::trainer {
 
-/// Model FLOPs of one trained token, forward and backward: 6 N_matmul + 12 L d_attention K, where N_matmul
-/// counts matrix parameters (head included, embedding lookup not), d_attention = heads x head_dim and K the
-/// mean number of visible keys of full causal attention, (T + 1) / 2. Recompute is not counted.
+/// Model FLOPs of one trained token, forward and backward: 6 N_matmul + 12 L d_attention K, where
+/// N_matmul counts matrix parameters (head included, embedding lookup not), d_attention = heads x
+/// head_dim and K the mean number of visible keys of full causal attention, (T + 1) / 2. Recompute
+/// is not counted.
 double flops_per_token(const ModelConfig& model, std::int64_t sequence);
 
 class Progress {

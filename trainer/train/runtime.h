@@ -1,6 +1,6 @@
 #pragma once
-// What every command that computes needs, built once and passed down. Members are destroyed in reverse
-// order, so whatever uses the world goes before it.
+// What every command that computes needs, built once and passed down. Members are destroyed in
+// reverse order, so whatever uses the world goes before it.
 
 #include <memory>
 #include <string>
@@ -16,7 +16,8 @@ namespace k25::trainer {
 
 class Runtime {
  public:
-  /// Collective. `warnings` receives one line for each thing the user should know (affinity, threads).
+  /// Collective. `warnings` receives one line for each thing the user should know (affinity,
+  /// threads).
   Runtime(parallel::World& world, const Config& config, std::vector<std::string>& warnings);
 
   parallel::World& world() { return world_; }
@@ -26,7 +27,8 @@ class Runtime {
   Allocator& allocator() { return allocator_; }
   bool is_root() const { return world_.rank() == 0; }
 
-  /// CPU instruction set, threads, compiler and library versions: equal fingerprints give equal bits.
+  /// CPU instruction set, threads, compiler and library versions: equal fingerprints give equal
+  /// bits.
   std::string fingerprint() const;
 
  private:

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "optim/adamw.h"
+#include "parallel/comm/agree.h"
 
 namespace k25::trainer {
 namespace {
@@ -14,6 +15,22 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }
 
 }  // namespace
+
+void require_injectable(const DebugInject& inject, const Model& model) {
+  if (inject.step < 0) return;
+  for (const parallel::UnitSpec& unit : model.units()) {
+    for (const parallel::ParameterSpec& p : unit.parameters) {
+      if (p.name != inject.tensor) continue;
+      if (inject.index < p.numel() && !p.frozen) return;
+      fail(ErrorKind::kUsage, "debug.inject.index: " + std::to_string(inject.index) + " in '" +
+                                  p.name + "', which has " +
+                                  std::to_string(p.frozen ? 0 : p.numel()) +
+                                  " elements that are trained");
+    }
+  }
+  fail(ErrorKind::kUsage,
+       "debug.inject.tensor: '" + inject.tensor + "' is no parameter of this model");
+}
 
 BatchTensors batch_tensors(const data::Batch& b) {
   const std::int64_t rows = b.sequences * b.tokens_per_sequence;
@@ -57,10 +74,11 @@ void Stepper::accumulate_micro_batch(const StepResult& result, std::int64_t micr
                                      optim::LocalStats& local, double& data_seconds) {
   const auto start = std::chrono::steady_clock::now();
   const std::int64_t size = config_.train.micro_batch;
-  data::load_samples(corpus_, sampler_,
-                     std::span(result.samples).subspan(static_cast<std::size_t>(micro_batch * size),
-                                                       static_cast<std::size_t>(size)),
-                     batch_);
+  data::load_samples(
+      corpus_, sampler_,
+      std::span(result.samples)
+          .subspan(static_cast<std::size_t>(micro_batch * size), static_cast<std::size_t>(size)),
+      batch_);
   data_seconds += seconds_since(start);
 
   const BatchTensors tensors = batch_tensors(batch_);
@@ -85,15 +103,22 @@ void Stepper::inject_fault(std::int64_t step) {
       if (at >= 0 && at < gradient.numel()) {
         gradient.data<float>()[at] = static_cast<float>(inject.value);
       }
-      return;
     }
   }
-  fail(ErrorKind::kUsage, "debug.inject.tensor: '" + inject.tensor + "' is no parameter");
+}
+
+// The same on all ranks, and so is its failure (data.on_exhausted: stop).
+std::vector<data::SampleRef> Stepper::draw(TrainState& state) const {
+  try {
+    return sampler_.draw(state.mixture, config_.train.batch);
+  } catch (const Error& error) {
+    throw parallel::AgreedError(error.kind(), error.what(), 0);
+  }
 }
 
 StepResult Stepper::run(TrainState& state, bool save_and_stop) {
   StepResult result;
-  result.samples = sampler_.draw(state.mixture, config_.train.batch);
+  result.samples = draw(state);
 
   optim::LocalStats local;
   local.save_and_stop = save_and_stop;

@@ -1,6 +1,6 @@
 #pragma once
-// One training step, as in docs/architecture.md: batches -> forward and backward of every micro-batch ->
-// ordered reduction -> the one host wait -> decide -> update.
+// One training step, as in docs/architecture.md: batches -> forward and backward of every
+// micro-batch -> ordered reduction -> the one host wait -> decide -> update.
 
 #include <cstdint>
 #include <vector>
@@ -20,7 +20,8 @@ namespace k25::trainer {
 /// Views of a host batch; valid while the batch is unchanged.
 BatchTensors batch_tensors(const data::Batch& batch);
 
-/// Sum over rows of each sequence's nll, in units of 2^-24 nats, added as integers: independent of order.
+/// Sum over rows of each sequence's nll, in units of 2^-24 nats, added as integers: independent of
+/// order.
 struct LossSum {
   std::int64_t nll_fixed = 0;
   bool finite = true;
@@ -33,6 +34,9 @@ struct StepResult {
   std::vector<data::SampleRef> samples;  ///< of the whole global batch, in order
   double data_seconds = 0.0, wait_seconds = 0.0;
 };
+
+/// Throws kUsage when debug.inject names no trained element of the model.
+void require_injectable(const DebugInject& inject, const Model& model);
 
 class Stepper {
  public:
@@ -47,6 +51,7 @@ class Stepper {
   void accumulate_micro_batch(const StepResult& result, std::int64_t micro_batch,
                               optim::LocalStats& local, double& data_seconds);
   void inject_fault(std::int64_t step);
+  std::vector<data::SampleRef> draw(TrainState& state) const;
 
   Runtime& runtime_;
   const Config& config_;

@@ -31,6 +31,31 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+// Every rank writes its own shard, so all must see rank 0's directory: its lock tells.
+void require_shared(const std::string& run_dir, const std::string& owner) {
+  const std::filesystem::path lock = std::filesystem::absolute(run_dir) / "lock";
+  std::string seen;
+  try {
+    seen = data::read_file(lock, ErrorKind::kCheckpoint);
+  } catch (const Error& error) {
+    seen = error.what();
+  }
+  if (seen == owner) return;
+  fail(ErrorKind::kCheckpoint,
+       fmt::format(
+           "{} is not the file that rank 0 wrote ({}); run.dir must name one directory on a disk "
+           "that all ranks share, best by an absolute path",
+           lock.string(), seen.empty() ? "it is empty" : seen));
+}
+
+// What the position in samples refers to besides the corpus: another sequence length or training
+// side of the split gives the same numbers to other samples.
+std::string order_digest(std::int64_t sequence, const std::vector<std::int64_t>& documents) {
+  std::string text = "sequence " + std::to_string(sequence);
+  for (const std::int64_t document : documents) text += " " + std::to_string(document);
+  return data::sha256_hex(text);
+}
+
 // Everything of one run that lives from start to end, in order of dependence.
 class TrainRun {
  public:
@@ -43,6 +68,7 @@ class TrainRun {
   void build();
   void start_state();
   void adopt(const TrainState& saved);
+  void adopt_position(const TrainState& saved);
   void report_start();
   void evaluate();
   bool one_step(const std::atomic<bool>& save_and_stop);
@@ -50,13 +76,14 @@ class TrainRun {
   void record(const StepResult& result, double step_seconds);
   void maybe_kill(std::int64_t step);
   void finish(bool stopped);
+  void report_memory();
   void note(const std::string& text);
 
   const ParsedConfig& parsed_;
   const Config& config_;
   std::vector<std::string> warnings_;
   Runtime runtime_;
-  std::unique_ptr<RunLock> lock_;             // rank 0
+  std::unique_ptr<RunLock> lock_;  // rank 0
   std::unique_ptr<data::Corpus> corpus_;
   data::Split split_;
   std::unique_ptr<data::Sampler> sampler_;
@@ -67,7 +94,7 @@ class TrainRun {
   std::unique_ptr<Evaluator> evaluator_;
   std::optional<std::filesystem::path> resume_target_;
   std::unique_ptr<CheckpointWriter> writer_;
-  std::unique_ptr<Metrics> metrics_;          // rank 0
+  std::unique_ptr<Metrics> metrics_;  // rank 0
   MemoryPlan memory_;
   TrainState state_;
   Progress progress_;
@@ -88,8 +115,7 @@ void TrainRun::note(const std::string& text) {
 }
 
 void TrainRun::open_run_directory() {
-  collectively(runtime_.comm(), "run directory", [&] {
-    if (!runtime_.is_root()) return;
+  const std::string owner = parallel::from_rank0(runtime_.comm(), "run directory", [&] {
     std::error_code error;
     std::filesystem::create_directories(config_.run.dir, error);
     if (error) {
@@ -97,7 +123,9 @@ void TrainRun::open_run_directory() {
            "run.dir: cannot create '" + config_.run.dir + "': " + error.message());
     }
     lock_ = std::make_unique<RunLock>(config_.run.dir);
+    return lock_->owner();
   });
+  collectively(runtime_.comm(), "run directory", [&] { require_shared(config_.run.dir, owner); });
   std::vector<std::string> notes;
   resume_target_ =
       find_resume_target(runtime_.comm(), config_.run.dir, config_.train.resume, notes);
@@ -122,8 +150,8 @@ void TrainRun::open_data() {
                              .seed = config_.run.seed,
                              .weights = config_.data.mixture_weights,
                              .on_exhausted = config_.data.on_exhausted});
-    validation_ = std::make_unique<data::ValidationSet>(*corpus_, split_.validation,
-                                                        config_.data.sequence);
+    validation_ =
+        std::make_unique<data::ValidationSet>(*corpus_, split_.validation, config_.data.sequence);
   });
 }
 
@@ -132,7 +160,9 @@ void TrainRun::build() {
   parallel::ZeroOptions zero;
   collectively(runtime_.comm(), "plan", [&] {
     model_ = std::make_unique<Model>(config_.model, shape, config_.freeze);
-    // The budget moves with the machine's load; every rank must choose the same, so rank 0 decides below.
+    require_injectable(config_.inject, *model_);
+    // The budget moves with the machine's load; every rank must choose the same, so rank 0 decides
+    // below.
     zero = resolve_zero(config_, *model_, host_memory_budget(runtime_.world().local_size()));
   });
   std::int64_t choice[] = {static_cast<std::int64_t>(zero.reshard_after),
@@ -177,6 +207,7 @@ void TrainRun::start_state() {
   state_.seed = config_.run.seed;
   state_.slots = config_.reduce.slots;
   state_.corpus_digest = corpus_->info().digest;
+  state_.order_digest = order_digest(config_.data.sequence, split_.train);
   state_.config_digest = data::sha256_hex(parsed_.resolved);
   state_.fingerprint = runtime_.fingerprint();
 
@@ -189,38 +220,54 @@ void TrainRun::start_state() {
 }
 
 void TrainRun::adopt(const TrainState& saved) {
+  if (saved.seed != config_.run.seed) {
+    throw parallel::AgreedError(
+        ErrorKind::kUsage,
+        fmt::format(
+            "run.seed is {}, the checkpoint {} was trained with {}; a resumed run keeps its "
+            "seed (start a new run.dir, or use train.init_from)",
+            config_.run.seed, resume_target_->string(), saved.seed),
+        0);
+  }
+  state_ = saved;
+  if (saved.slots != config_.reduce.slots) {
+    warnings_.push_back(
+        fmt::format("reduce.slots was {} and is {} now: the same batches, but the "
+                    "bits of the sums differ from here on",
+                    saved.slots, config_.reduce.slots));
+  }
+  adopt_position(saved);
+}
+
+// The position in the data holds for the data it was counted in.
+void TrainRun::adopt_position(const TrainState& saved) {
+  const std::string order = order_digest(config_.data.sequence, split_.train);
+  std::string message;
   if (saved.corpus_digest != corpus_->info().digest) {
-    const std::string message =
-        fmt::format("{}: the checkpoint was trained on corpus {}, data.train now has {}",
-                    resume_target_->string(), saved.corpus_digest, corpus_->info().digest);
+    message = fmt::format("{}: the checkpoint was trained on corpus {}, data.train now has {}",
+                          resume_target_->string(), saved.corpus_digest, corpus_->info().digest);
+  } else if (saved.order_digest != order) {
+    message = fmt::format(
+        "{}: data.sequence or the training side of data.validation changed since the "
+        "checkpoint (sample order {}, now {})",
+        resume_target_->string(), saved.order_digest, order);
+  }
+  if (!message.empty()) {
     if (!config_.train.allow_data_change) {
       throw parallel::AgreedError(
           ErrorKind::kData,
           message + "; set train.allow_data_change: true to start a new epoch on the new data", 0);
     }
     warnings_.push_back(message + ": a new epoch starts on the new data");
-    state_ = saved;
     state_.mixture = sampler_->initial_state();
     state_.mixture.next_sample = saved.mixture.next_sample;
+    state_.best_step = -1;  // its loss was measured on other data
     return;
   }
-  if (saved.seed != config_.run.seed) {
-    throw parallel::AgreedError(
-        ErrorKind::kUsage,
-        fmt::format("run.seed is {}, the checkpoint {} was trained with {}; a resumed run keeps its "
-                    "seed (start a new run.dir, or use train.init_from)",
-                    config_.run.seed, resume_target_->string(), saved.seed),
-        0);
-  }
-  state_ = saved;
   if (saved.mixture.weights != sampler_->initial_state().weights) {
-    warnings_.push_back("data.mixture changed since the checkpoint: the new weights hold from here");
+    warnings_.push_back(
+        "data.mixture changed since the checkpoint: the new weights hold from here");
     state_.mixture.weights = sampler_->initial_state().weights;
-  }
-  if (saved.slots != config_.reduce.slots) {
-    warnings_.push_back(fmt::format("reduce.slots was {} and is {} now: the same batches, but the "
-                                    "bits of the sums differ from here on",
-                                    saved.slots, config_.reduce.slots));
   }
 }
 
@@ -228,16 +275,17 @@ void TrainRun::report_start() {
   for (const std::string& warning : warnings_) {
     if (runtime_.is_root()) fmt::print(stderr, "k25: warning: {}\n", warning);
   }
-  note(fmt::format("model: {} parameters in {} layers; {} ranks; batch {} = micro_batch {} x "
-                   "accumulation {} x {} data ranks; precision {}; reduce.slots {}",
-                   model_->num_parameters(), config_.model.layers, runtime_.world().size(),
-                   config_.train.batch, config_.train.micro_batch, config_.train.accumulation,
-                   runtime_.mesh().data_ranks(), dtype_name(config_.train.precision),
-                   config_.reduce.slots));
-  note(fmt::format("data: {} tokens, {} training and {} validation documents ({} moved as near-"
-                   "duplicates); memory planned {} bytes a rank, allocated {}",
-                   corpus_->info().tokens, split_.train.size(), split_.validation.size(),
-                   split_.moved, memory_.total().n, runtime_.allocator().live().n));
+  note(fmt::format(
+      "model: {} parameters in {} layers; {} ranks; batch {} = micro_batch {} x "
+      "accumulation {} x {} data ranks; precision {}; reduce.slots {}",
+      model_->num_parameters(), config_.model.layers, runtime_.world().size(), config_.train.batch,
+      config_.train.micro_batch, config_.train.accumulation, runtime_.mesh().data_ranks(),
+      dtype_name(config_.train.precision), config_.reduce.slots));
+  note(
+      fmt::format("data: {} tokens, {} training and {} validation documents ({} moved as near-"
+                  "duplicates); memory planned {} bytes a rank, allocated {}",
+                  corpus_->info().tokens, split_.train.size(), split_.validation.size(),
+                  split_.moved, memory_.total().n, runtime_.allocator().live().n));
   note(runtime_.fingerprint());
   if (split_.validation.empty()) note("warning: no validation data (data.validation)");
   if (resume_target_) {
@@ -287,10 +335,14 @@ void TrainRun::check_policy(const StepResult& result) {
 }
 
 void TrainRun::record(const StepResult& result, double step_seconds) {
-  const StepRecord record = progress_.record(
-      {.config = config_, .state = state_, .result = result, .corpus = *corpus_,
-       .sampler = *sampler_, .step_seconds = step_seconds,
-       .save_seconds = writer_->take_seconds(), .memory = runtime_.allocator().live()});
+  const StepRecord record = progress_.record({.config = config_,
+                                              .state = state_,
+                                              .result = result,
+                                              .corpus = *corpus_,
+                                              .sampler = *sampler_,
+                                              .step_seconds = step_seconds,
+                                              .save_seconds = writer_->take_seconds(),
+                                              .memory = runtime_.allocator().live()});
   if (metrics_ != nullptr) metrics_->write(record);
 }
 
@@ -304,24 +356,43 @@ bool TrainRun::one_step(const std::atomic<bool>& save_and_stop) {
 
   const bool last = state_.step == config_.train.steps;
   const bool stop = result.stats.save_and_stop;
-  if (config_.eval.every > 0 && state_.step % config_.eval.every == 0 && !stop) evaluate();
+  const bool measure = config_.eval.every > 0 && state_.step % config_.eval.every == 0;
+  if ((measure || last) && !stop) evaluate();  // before the save, which remembers the best step
   const bool due = config_.checkpoint.every > 0 && state_.step % config_.checkpoint.every == 0;
   if (due || last || stop) writer_->save(state_);
   return !stop;
 }
 
 void TrainRun::finish(bool stopped) {
-  if (!stopped) evaluate();
   writer_->finish();
+  if (writer_->saved_step() != state_.step) {
+    throw parallel::AgreedError(
+        ErrorKind::kCheckpoint,
+        fmt::format("the run ends at step {} and its last state could not be saved; the newest "
+                    "checkpoint in {} is an earlier one",
+                    state_.step, config_.run.dir),
+        0);
+  }
+  report_memory();
   if (stopped) {
     note(fmt::format("saved and stopped at step {} (SIGUSR1); go on with the same command",
                      state_.step));
   } else {
-    note(fmt::format("done: {} steps, {} label tokens, {} skipped, {} empty; arenas and buffers peaked "
-                     "at {} bytes, planned {}",
-                     state_.step, state_.label_tokens, state_.policy.skipped, state_.policy.empty,
-                     runtime_.allocator().peak().n, memory_.total().n));
+    note(fmt::format("done: {} steps, {} label tokens, {} skipped, {} empty", state_.step,
+                     state_.label_tokens, state_.policy.skipped, state_.policy.empty));
   }
+}
+
+// Collective.
+void TrainRun::report_memory() {
+  const std::int64_t peak = runtime_.allocator().peak().n;
+  std::int64_t extremes[] = {peak, -peak};
+  runtime_.comm()
+      .all_reduce_small({.name = "peak memory"},
+                        {.integers = extremes, .count = 2, .op = parallel::ReduceOp::kMin})
+      .wait();
+  note(fmt::format("memory: arenas and buffers peaked at {} to {} bytes a rank, planned {}",
+                   extremes[0], -extremes[1], memory_.total().n));
 }
 
 void TrainRun::run(const std::atomic<bool>& save_and_stop) {

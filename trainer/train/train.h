@@ -10,8 +10,8 @@
 
 namespace k25::trainer {
 
-/// Collective. Returns when all steps are done, or after a clean save-and-stop (`save_and_stop` is set by
-/// SIGUSR1). Throws Error otherwise; AgreedError when every rank knows it.
+/// Collective. Returns when all steps are done, or after a clean save-and-stop (`save_and_stop` is
+/// set by SIGUSR1). Throws Error otherwise; AgreedError when every rank knows it.
 void train(parallel::World& world, const ParsedConfig& parsed,
            const std::atomic<bool>& save_and_stop);
 

@@ -156,11 +156,14 @@ TEST(Attention, FiniteDifferencesAcrossTiles) {
 
 template <class Low>
 void expect_low_precision(DType dtype, double floor) {
+  const AttentionDesc desc = desc_of(2, 100, 4, 2, 32, dtype);
+  const Documents documents = {{30, 70}, {100}};
+  const Problem operands(desc, documents);
+  const Naive low = operands.naive<Low>(), ref = operands.naive<double>();
   for_each_context([&](Context& ctx) {
-    Problem p(desc_of(2, 100, 4, 2, 32, dtype), {{30, 70}, {100}});
+    Problem p(desc, documents);
     p.forward(ctx);
     p.backward(ctx);
-    const Naive low = p.naive<Low>(), ref = p.naive<double>();
     EXPECT_TRUE(low_precision_near(p.out.get(), low.out, ref.out, floor));
     EXPECT_TRUE(low_precision_near(p.lse.get(), low.lse, ref.lse, floor));
     EXPECT_TRUE(low_precision_near(p.dq.get(), low.dq, ref.dq, floor));

@@ -200,12 +200,13 @@ TEST(CrossEntropy, FiniteDifferences) {
 
 template <class Low>
 void expect_low_precision(DType dtype, double floor) {
+  const Problem operands(desc_of(40, 24, 130, dtype));
+  const Naive low = operands.naive<Low>(), ref = operands.naive<double>();
   for_each_context([&](Context& ctx) {
     for (const std::int64_t chunk : {0, 48}) {
       Problem p(desc_of(40, 24, 130, dtype, chunk));
       p.forward(ctx);
       p.backward(ctx);
-      const Naive low = p.naive<Low>(), ref = p.naive<double>();
       EXPECT_TRUE(low_precision_near(p.nll.get(), low.nll, ref.nll, floor));
       EXPECT_TRUE(low_precision_near(p.lse.get(), low.lse, ref.lse, floor));
       EXPECT_TRUE(low_precision_near(p.dx.get(), low.dx, ref.dx, floor));

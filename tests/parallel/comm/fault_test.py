@@ -14,9 +14,14 @@ class Job:
 
     def __init__(self, scenario, ranks=3):
         command = [os.environ["MPIEXEC"], "-q", "-n", str(ranks), os.environ["FAULT_DRIVER"], scenario]
+        # What a sanitizer says about its suppressions is not the program's text.
+        environment = dict(os.environ)
+        for tool in ("LSAN_OPTIONS", "TSAN_OPTIONS"):
+            environment[tool] = environment.get(tool, "") + ":print_suppressions=0"
         # The limit is for a hang; every scenario is meant to end by itself.
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, timeout=90, check=False)
+                              stderr=subprocess.STDOUT, env=environment, timeout=90,
+                              check=False)
         self.code = done.returncode
         self.text = done.stdout.decode(errors="replace")
         self.errors = [line for line in self.text.splitlines() if line.startswith("error: ")]

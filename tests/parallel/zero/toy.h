@@ -1,8 +1,10 @@
 #pragma once
-// A model without mathematics for the tests of sharding: odd sizes, a tied unit, frozen, tiny and empty
-// parameters, and gradients that depend on the parameters and on the micro-batch, element by element.
+// A model without mathematics for the tests of sharding: odd sizes, a tied unit, frozen, tiny and
+// empty parameters, and gradients that depend on the parameters and on the micro-batch, element by
+// element.
 //
-// Oracle does on whole arrays, one slot after another, what a ZeroStore must do on any number of ranks.
+// Oracle does on whole arrays, one slot after another, what a ZeroStore must do on any number of
+// ranks.
 
 #include <cstdint>
 #include <string>
@@ -38,11 +40,11 @@ inline std::vector<UnitSpec> toy_units() {
                  Placement::kSharded,
                  {toy_parameter("layers.0.qkv", {96, 64}), toy_parameter("layers.0.empty", {0, 4}),
                   toy_parameter("layers.0.down", {33, 7})}};
-  UnitSpec second{"layers.1",
-                  Placement::kSharded,
-                  {toy_parameter("layers.1.qkv", {120, 80}),
-                   toy_parameter("layers.1.frozen", {11, 10}),
-                   toy_parameter("layers.1.down", {13, 3})}};
+  UnitSpec second{
+      "layers.1",
+      Placement::kSharded,
+      {toy_parameter("layers.1.qkv", {120, 80}), toy_parameter("layers.1.frozen", {11, 10}),
+       toy_parameter("layers.1.down", {13, 3})}};
   second.parameters[1].frozen = true;
   second.parameters[2].lr_scale = 0.5;
   UnitSpec tiny{"tiny", Placement::kSharded, {toy_parameter("tiny.scale", {3})}};
@@ -192,10 +194,16 @@ class Oracle {
         const ParameterSpec& spec = unit.parameters[p];
         const bool keep = spec.fp32 || unit.placement == Placement::kReplicated;
         const auto n = static_cast<std::size_t>(spec.numel());
-        Parameter state{&spec, static_cast<int>(u), p, keep ? DType::kFloat32 : options.compute,
-                        {},    std::vector<float>(n), std::vector<float>(n),
+        Parameter state{&spec,
+                        static_cast<int>(u),
+                        p,
+                        keep ? DType::kFloat32 : options.compute,
+                        {},
+                        std::vector<float>(n),
+                        std::vector<float>(n),
                         std::vector<float>(n)};
-        for (std::int64_t i = 0; i < spec.numel(); ++i) state.master.push_back(toy_initial(spec, i));
+        for (std::int64_t i = 0; i < spec.numel(); ++i)
+          state.master.push_back(toy_initial(spec, i));
         parameters_.push_back(std::move(state));
       }
     }

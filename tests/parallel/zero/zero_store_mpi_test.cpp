@@ -1,6 +1,4 @@
 // Any number of ranks, any options: the sums of the serial oracle, bit by bit.
-#include "parallel/zero/zero_store.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "parallel/zero/zero_store.h"
 #include "tests/mpi_main.h"
 #include "tests/parallel/zero/toy.h"
 
@@ -93,10 +92,8 @@ TEST(ZeroStoreMpi, EveryOptionGivesTheOrderedSum) {
   const Toy toy;
   for (const DType compute : {DType::kFloat32, DType::kBFloat16}) {
     for (const std::int64_t per_slot : {1, 2}) {
-      ZeroOptions options{.open_gradients = 1,
-                          .slots = 12,
-                          .micro_batches_per_slot = per_slot,
-                          .compute = compute};
+      ZeroOptions options{
+          .open_gradients = 1, .slots = 12, .micro_batches_per_slot = per_slot, .compute = compute};
       Oracle oracle(toy, options);
       oracle.accumulate(0);
       for (const MeshShape& mesh : meshes()) {

@@ -1,4 +1,5 @@
-// One process: plans, the order of calls, and the buffers' lives. Sums over ranks: zero_store_mpi_test.
+// One process: plans, the order of calls, and the buffers' lives. Sums over ranks:
+// zero_store_mpi_test.
 #include "parallel/zero/zero_store.h"
 
 #include <gtest/gtest.h>
@@ -75,20 +76,20 @@ TEST_F(ZeroStoreTest, AllocatesExactlyThePlan) {
 }
 
 TEST_F(ZeroStoreTest, PlanByHand) {
-  // Two sharded units of 3 and 5 chunks on 2 shards: 2 and 3 chunks a rank. One replicated: 1 a rank.
+  // Two sharded units of 3 and 5 chunks on 2 shards: 2 and 3 chunks a rank. One replicated: 1 a
+  // rank.
   constexpr std::int64_t kChunkBytes = 4096 * 4;
-  const std::vector<UnitSpec> units{
-      {"a", Placement::kSharded, {toy_parameter("a", {3, 4096})}},
-      {"b", Placement::kSharded, {toy_parameter("b", {5, 4096})}},
-      {"n", Placement::kReplicated, {toy_parameter("n", {10})}}};
+  const std::vector<UnitSpec> units{{"a", Placement::kSharded, {toy_parameter("a", {3, 4096})}},
+                                    {"b", Placement::kSharded, {toy_parameter("b", {5, 4096})}},
+                                    {"n", Placement::kReplicated, {toy_parameter("n", {10})}}};
   ZeroOptions options{.slots = 4, .compute = DType::kBFloat16};
   const MeshShape mesh{.replicate = 2, .shard = 2};
   const ZeroPlan pooled = ZeroStore::plan(units, mesh, options);
   EXPECT_EQ(pooled.masters.n, 5 * kChunkBytes);
   EXPECT_EQ(pooled.moments.n, 10 * kChunkBytes);
   EXPECT_EQ(pooled.shard_gradients.n, 5 * kChunkBytes);
-  EXPECT_EQ(pooled.gathered.n, 2 * 6 * kChunkBytes / 2);      // two buffers of b in bf16
-  EXPECT_EQ(pooled.unit_gradients.n, 2 * 6 * kChunkBytes);    // two buffers of b
+  EXPECT_EQ(pooled.gathered.n, 2 * 6 * kChunkBytes / 2);       // two buffers of b in bf16
+  EXPECT_EQ(pooled.unit_gradients.n, 2 * 6 * kChunkBytes);     // two buffers of b
   EXPECT_EQ(pooled.reduction_scratch.n, 4 * 3 * kChunkBytes);  // b's slice of 4 data ranks
   EXPECT_EQ(pooled.replicated.n, 5 * 2 * kChunkBytes);  // master, m, v, sum, own gradient, padded
   EXPECT_EQ(pooled.model_state().n, 20 * kChunkBytes);

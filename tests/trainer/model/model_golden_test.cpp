@@ -1,4 +1,5 @@
-// A 2-layer model against loss and gradients that PyTorch computed in fp64 (scripts/golden/model_golden.py).
+// A 2-layer model against loss and gradients that PyTorch computed in fp64
+// (scripts/golden/model_golden.py).
 
 #include <gtest/gtest.h>
 
@@ -36,7 +37,9 @@ data::Batch golden_batch() {
     for (const auto& [begin, end] : documents[static_cast<std::size_t>(b)]) {
       for (int t = begin; t < end; ++t) {
         const auto at = static_cast<std::size_t>(b * kT + t);
-        const auto token = [&](std::int64_t s) { return static_cast<std::int32_t>((7 * s + 11 * b + s * s) % kV); };
+        const auto token = [&](std::int64_t s) {
+          return static_cast<std::int32_t>((7 * s + 11 * b + s * s) % kV);
+        };
         batch.tokens[at] = token(t);
         batch.labels[at] = t + 1 < end ? token(t + 1) : -1;
         batch.doc_begin[at] = begin;
@@ -60,8 +63,15 @@ TEST_P(ModelGolden, LossAndAllGradients) {
   std::map<std::string, nlohmann::json> expected;
   for (const nlohmann::json& p : golden.at("parameters")) expected[p.at("name")] = p;
 
-  ModelConfig config{.layers = 2, .hidden = 16, .heads = 4, .kv_heads = 2, .ffn = 24, .vocab = kV,
-                     .head_dim = 4, .pattern = {{}}, .tie_embeddings = kind == "tied"};
+  ModelConfig config{.layers = 2,
+                     .hidden = 16,
+                     .heads = 4,
+                     .kv_heads = 2,
+                     .ffn = 24,
+                     .vocab = kV,
+                     .head_dim = 4,
+                     .pattern = {{}},
+                     .tie_embeddings = kind == "tied"};
   const auto world = parallel::World::create({});
   parallel::Mesh mesh(*world, {});
   HostAllocator allocator;

@@ -1,0 +1,196 @@
+"""Bad configurations and command lines: exit code 2, one message from one rank, nothing written."""
+import os
+import re
+import unittest
+
+import k25_testing as kt
+
+
+class ConfigTest(kt.K25Test):
+    def refuse(self, *fragments, changes=None, args=(), ranks=2, code=2):
+        """The configuration fails before anything is written."""
+        result = self.train(changes, ranks, args=args)
+        self.assert_error(result, code, *fragments)
+        self.assertFalse(self.run_dir.exists(), "a refused run must not create run.dir")
+        return result
+
+    def refuse_text(self, text, *fragments, ranks=None):
+        self.config_path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        result = self.assert_error(kt.run(["train", self.config_path], ranks), 2, *fragments)
+        self.assertFalse(self.run_dir.exists())
+        return result
+
+    def good_text(self):
+        return kt.yaml_of(kt.tiny(self.run_dir, kt.corpus()))
+
+    def line_of(self, text, key):
+        return 1 + next(i for i, line in enumerate(text.splitlines()) if line.strip().startswith(key))
+
+    def test_misspelt_keys_are_all_listed(self):  # A01
+        self.write_config({"optim.weight_deacy": 0.1, "optimiser.type": "adamw", "optim.freeze": ["a"],
+                           "train.mixtur": 1})
+        text = self.config_path.read_text()
+        at = f"{self.config_path}:{self.line_of(text, 'weight_deacy')}:3: "
+        result = self.assert_error(
+            kt.run(["train", self.config_path], 2), 2,
+            at + "unknown key 'optim.weight_deacy' (did you mean 'weight_decay'?)",
+            "unknown key 'optimiser' (did you mean 'optim'?)", "unknown key 'train.mixtur'")
+        self.assertEqual(result.stderr.count("unknown key"), 3)
+        self.assertFalse(self.run_dir.exists())
+
+    def test_a_key_hidden_in_a_list_is_refused(self):  # A01
+        self.refuse("optim.freeze: expected a list of texts", changes={"optim.freeze": [{"weight_deacy": 1}]})
+
+    def test_duplicate_keys_name_both_lines(self):  # A02
+        text = self.good_text().replace("  lr: 0.001\n", "  lr: 0.001\n" + "  # filler\n" * 30 + "  lr: 0.00001\n")
+        first = self.line_of(text, "lr:")
+        self.refuse_text(text, f"{self.config_path}:{first + 31}:3: duplicate key 'lr'",
+                         f"first given at {self.config_path}:{first}:3", ranks=2)
+
+    def test_tab_indentation_names_line_and_tab(self):  # A03
+        text = self.good_text().replace("  lr:", "\tlr:")
+        self.refuse_text(text, f"{self.config_path}:{self.line_of(text, 'lr:')}:1: a tab is used for indentation")
+
+    def test_tab_separator_crlf_and_byte_order_mark_train(self):  # A03
+        text = self.good_text().replace("lr: ", "lr:\t").replace("\n", "\r\n")
+        self.config_path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+        self.assert_ok(kt.run(["train", self.config_path, "--set", "train.steps=1"]))
+
+    def test_missing_and_mistyped_values(self):  # A04
+        rows = {"train.steps": ("twenty", "expected an integer >= 1, got the quoted text 'twenty'"),
+                "train.batch": (-4, "expected an integer"),
+                "run.seed": ([1], "got a list"),
+                "model.layers": (2.5, "got '2.5'"),
+                "optim.betas": ([0.9], "two numbers in [0, 1)"),
+                "model.vocab": (None, "missing key 'model.vocab' (integer")}
+        self.write_config({key: value for key, (value, _) in rows.items()})
+        result = self.assert_error(kt.run(["train", self.config_path]), 2)
+        for key, (_, fragment) in rows.items():
+            line = next((l for l in result.stderr.splitlines() if key in l), "")
+            self.assertRegex(line, re.escape(str(self.config_path)) + r":\d+:\d+: ")
+            self.assertIn(fragment, line, result)
+
+    def test_octal_nan_and_exponents(self):  # A04
+        for value, key, fragment in (("010", "run.seed", "without leading zeros, got '010'"),
+                                     (".nan", "optim.lr", "a number >= 0, got '.nan'"),
+                                     (".inf", "optim.lr", "got '.inf'"), ("1e-3", "train.steps", "got '1e-3'")):
+            shown = kt.run(["config", self.write_config(), "--set", f"{key}={value}"])
+            self.assert_error(shown, 2, f"--set {key}={value}: {key}: expected ", fragment)
+        shown = self.assert_ok(kt.run(["config", self.write_config(), "--set", "train.steps=1e6"]))
+        self.assertIn("steps: 1000000 ", shown.stdout)
+
+    def test_no_space_after_a_colon(self):  # A04
+        self.refuse_text(self.good_text().replace("  lr: ", "  lr:"), "'optim' must be a map", "a space after ':'")
+
+    def test_empty_file_second_document_and_broken_text(self):  # A04
+        self.refuse_text("", f"{self.config_path}: the file is empty")
+        self.refuse_text(self.good_text() + "---\nrun: {seed: 8}\n", "a second document ('---') begins here")
+        self.refuse_text(self.good_text() + "\x04\nlog: {metrics: nonsense}\n", "control character (byte 4)")
+        self.refuse_text(self.good_text().encode() + b"# \xff\n", "the text is not UTF-8")
+        self.refuse_text("optim: [1, 2", f"{self.config_path}:")
+
+    def test_a_file_that_cannot_be_read(self):
+        self.assert_error(kt.run(["train", self.folder / "none.yaml"], 2), 2, self.folder / "none.yaml",
+                          "No such file or directory")
+        self.assert_error(kt.run(["train", self.folder], 2), 2, self.folder, "directory")
+
+    def test_batch_must_multiply_up(self):  # A05
+        path = self.write_config({"train.batch": 1024, "train.accumulation": 8, "train.micro_batch": None})
+        for ranks, micro in ((8, 16), (16, 8), (32, 4)):
+            shown = self.assert_ok(kt.run(["config", path, "--ranks", str(ranks)]))
+            self.assertRegex(shown.stdout, rf"micro_batch: auto +# default; here {micro}\n")
+        for ranks, near in ((6, "4 and 8"), (12, "8 and 16"), (24, "16 and 32"), (48, "32 and 64"), (256, "128")):
+            self.assert_error(kt.run(["config", path, "--ranks", str(ranks)]), 2,
+                              f"1024 = micro_batch auto x accumulation 8 x {ranks} data ranks",
+                              f"legal numbers of data ranks nearby: {near}\n")
+        self.refuse("1024 = micro_batch 5 x accumulation 8 x 2 data ranks does not hold", "nearby: none",
+                    changes={"train.batch": 1024, "train.accumulation": 8, "train.micro_batch": 5})
+
+    def test_refused_values(self):
+        self.refuse("train.precision: expected one of fp32 | bf16", "fp16", changes={"train.precision": "fp16"})
+        self.refuse("model.preset: 'quickstrat' is unknown; known presets: quickstart",
+                    changes={"model.preset": "quickstrat"})
+        self.refuse("3 heads do not divide hidden 16", changes={"model.heads": 3})
+        self.refuse("must equal the 2 ranks of this run", changes={"mesh.replicate": 3})
+
+    def test_override_errors(self):
+        for override, fragment in (("optim.lr", "expected key=value"), ("optim.lrr=1", "did you mean 'lr'?"),
+                                   ("optim.lr=fast", "expected a number"), ("optim.lr.x=1", "below a key"),
+                                   ("optim.betas=[0.9", "--set optim.betas=[0.9")):
+            self.refuse(f"--set {override}", fragment, args=["--set", override], ranks=None)
+
+    def test_overrides_reach_every_rank(self):
+        self.assert_ok(self.train(ranks=2, args=["--set", "train.steps=2", "--set", "optim.betas=[0.5, 0.6]"]))
+        self.assertEqual(len(kt.steps(self.run_dir)), 2)
+        self.assertIn("betas: [0.5, 0.6]", (self.run_dir / "config.yaml").read_text())
+
+    def test_mixture_weights(self):  # A18
+        self.refuse("data.mixture.weights", "'lwa'", "law", changes={"data.mixture": {"weights": {"lwa": 1}}}, code=2)
+        self.refuse("data.mixture.weights", "sum", changes={"data.mixture": {"weights": {"law": 0}}})
+        self.refuse("data.mixture.weights: expected a map of domain names to weights >= 0",
+                    changes={"data.mixture": {"weights": {"law": -1}}})
+
+    def test_a_parameter_to_inject_into_must_exist(self):
+        self.refuse("debug.inject.tensor", "'layers.9.nothing' is no parameter",
+                    changes={"debug.inject": {"step": 1, "tensor": "layers.9.nothing"}})
+        self.refuse("debug.inject.index", "beyond",
+                    changes={"debug.inject": {"step": 1, "tensor": "embedding", "index": 1 << 40}})
+
+    def test_a_freeze_pattern_must_match(self):
+        self.refuse("optim.freeze", "'lyers.*'", changes={"optim.freeze": ["lyers.*"]})
+
+    def test_the_stored_config_gives_the_same_run(self):
+        self.assert_ok(self.train({"optim.weight_decay": 0.1}))
+        stored = self.run_dir / "config.yaml"
+        again = self.folder / "again"
+        self.assert_ok(kt.run(["train", stored, "--set", f"run.dir={again}"]))
+        self.assertEqual(kt.state_hash(again), kt.state_hash(self.run_dir))
+        shown = self.assert_ok(kt.run(["config", stored]))
+        plain = "\n".join(re.sub(r"  # .*", "", line) for line in shown.stdout.splitlines()) + "\n"
+        self.assertEqual(plain, stored.read_text())
+
+    def test_the_documented_keys_are_those_of_the_program(self):
+        keys = self.assert_ok(kt.run(["config", "--keys"])).stdout
+        listed = {line.split()[0] for line in keys.splitlines()}
+        docs = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "configuration.md")
+        with open(docs, encoding="utf-8") as file:
+            rows = re.findall(r"^\| `([a-z_0-9.]+)` \| (.*) \| (.*) \| (.*) \|$", file.read(), re.M)
+        self.assertEqual({row[0] for row in rows}, listed)
+        self.assertEqual(len(rows), len(listed), "a key is documented twice")
+        for path, kind, default, meaning in rows:
+            line = next(l for l in keys.splitlines() if l.split()[0] == path)
+            shown = " ".join(line.split()[1:])
+            told = " ".join([kind.replace("\\|", "|"), default.strip("`"), meaning.replace("\\|", "|")])
+            self.assertEqual(" ".join(told.split()), shown)
+
+
+class CommandLineTest(kt.K25Test):
+    def test_mistakes_are_told_once(self):
+        rows = ((["trian", "x.yaml"], "trian"), ([], "subcommand"), (["train"], "CONFIG"),
+                (["train", "a", "--steps", "5"], "--steps"), (["config", "a", "--ranks", "0"], "--ranks"),
+                (["config", "a", "--ranks", "many"], "many"), (["bench"], "subcommand"),
+                (["sample", "x", "--tokens", "-1"], "--tokens"), (["prepare", "x"], "--out"))
+        for args, fragment in rows:
+            self.assert_error(kt.run(args), 2, fragment, "k25 --help")
+
+    def test_mistakes_are_told_once_by_a_job(self):
+        for _ in range(3):
+            self.assert_error(kt.run(["trian"], 3), 2, "trian")
+
+    def test_help_and_version_need_nothing(self):  # C28
+        clean = {"PATH": "/nonexistent", "HOME": None, "OMPI_MCA_btl": "nonsense"}
+        for args in (["--help"], ["--version"], ["train", "--help"], ["bench", "step", "--help"]):
+            shown = self.assert_ok(kt.run(args, env=clean))
+            self.assertEqual(shown.stderr, "")
+            self.assertIn("k25" if args == ["--version"] else "Usage", shown.stdout)
+        job = self.assert_ok(kt.run(["--version"], 3))
+        self.assertEqual(job.stdout.count("k25"), 1)
+
+    def test_paths_that_are_no_run(self):
+        for args in (["eval", self.folder / "none"], ["sample", self.folder / "none"]):
+            self.assert_error(kt.run(args, 2), 4, self.folder / "none", "no run directory and no checkpoint")
+        self.assert_error(kt.run(["inspect", self.folder / "none"]), 2, self.folder / "none")
+
+
+if __name__ == "__main__":
+    unittest.main()

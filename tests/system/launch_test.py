@@ -1,0 +1,151 @@
+"""How a run is started, where its output goes, and what its surroundings may do to it."""
+import os
+import pathlib
+import struct
+import unittest
+
+import k25_testing as kt
+
+
+class LaunchTest(kt.K25Test):
+    def test_one_process_with_and_without_mpirun(self):  # C28
+        self.assert_ok(self.train(ranks=None, run_dir=self.folder / "alone"))
+        self.assert_ok(self.train(ranks=1, run_dir=self.folder / "job"))
+        self.assertEqual(kt.state_hash(self.folder / "alone"), kt.state_hash(self.folder / "job"))
+
+    def test_commands_that_do_not_communicate_speak_once_in_a_job(self):
+        for args in (["config", self.write_config()], ["inspect", kt.corpus()]):
+            self.assertEqual(self.assert_ok(kt.run(args, 3)).stdout, self.assert_ok(kt.run(args)).stdout)
+
+    def test_openmp_variables_have_no_effect(self):  # A49
+        self.assert_ok(self.train(ranks=2, run_dir=self.folder / "plain"))
+        wanted = kt.state_hash(self.folder / "plain")
+        for name, env in (("many", {"OMP_PROC_BIND": "true", "OMP_NUM_THREADS": "64"}),
+                          ("zero", {"OMP_NUM_THREADS": "0"}), ("text", {"OMP_NUM_THREADS": "abc"})):
+            result = self.assert_ok(self.train(ranks=2, env=env, run_dir=self.folder / name))
+            self.assertEqual(kt.state_hash(self.folder / name), wanted)
+            for variable, value in env.items():
+                warned = [w for w in result.warnings if f"{variable}={value} has no effect" in w]
+                self.assertEqual(len(warned), 1, str(result))
+
+    def test_threads_are_reduced_to_the_affinity_mask(self):  # A13
+        allowed = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {min(allowed)})
+        try:
+            result = self.assert_ok(self.train({"run.cpu_threads": 8}, 2))
+        finally:
+            os.sched_setaffinity(0, allowed)
+        warned = [w for w in result.warnings
+                  if "the affinity mask has 1 core, cpu_threads reduced 8->1; use mpirun --bind-to none or "
+                     "--map-by slot:PE=8" in w]
+        self.assertEqual(len(warned), 1, str(result))
+        self.assertIn("threads=1 ", result.stdout)
+        self.assert_ok(self.train(ranks=2, run_dir=self.folder / "plain"))
+        self.assertEqual(kt.state_hash(self.run_dir), kt.state_hash(self.folder / "plain"))
+
+
+class OutputTest(kt.K25Test):
+    def test_a_run_directory_that_cannot_be_made(self):
+        (self.folder / "file").write_text("")
+        for run_dir in (self.folder / "file" / "run", self.folder / "file", pathlib.Path("/proc/k25/run")):
+            self.assert_error(self.train(ranks=2, run_dir=run_dir), 4, "run.dir", run_dir)
+        self.assertEqual((self.folder / "file").read_text(), "")
+
+    def test_a_run_directory_that_cannot_be_written(self):
+        # Root writes everywhere, except where a folder is expected and a file is.
+        self.run_dir.mkdir()
+        (self.run_dir / "metrics.jsonl").mkdir()
+        self.assert_error(self.train(ranks=2), 4, self.run_dir / "metrics.jsonl")
+        (self.run_dir / "metrics.jsonl").rmdir()
+        (self.run_dir / "tensorboard").write_text("")
+        self.assert_error(self.train(ranks=2), 4, self.run_dir / "tensorboard")
+        (self.run_dir / "tensorboard").unlink()
+        (self.run_dir / "config.yaml").mkdir()
+        self.assert_error(self.train(ranks=2), 4, self.run_dir / "config.yaml")
+
+    def test_standard_output_that_is_full(self):  # A35
+        with open("/dev/full", "wb") as full:
+            self.assert_error(self.train(stdout=full), 4, "standard output cannot be written: No space left")
+            for args in (["config", "--keys"], ["config", self.config_path], ["inspect", kt.corpus()], ["--help"]):
+                self.assert_error(kt.run(args, stdout=full), 4, "standard output cannot be written: No space left")
+
+    def test_standard_output_that_is_closed(self):
+        read, write = os.pipe()
+        os.close(read)
+        try:
+            self.assert_error(self.train(stdout=write), 4, "standard output cannot be written: Broken pipe")
+        finally:
+            os.close(write)
+        lines = "exec >&- 2>&- <&-; exec \"$0\" train \"$1\""
+        done = kt.subprocess.run(["sh", "-c", lines, kt.K25, str(self.write_config())], env=kt.environment(),
+                                 timeout=60, check=False)
+        self.assertEqual(done.returncode, 0)
+        self.assertEqual([m["step"] for m in kt.steps(self.run_dir)], [1, 2, 3, 4])  # and no line for people
+
+    def test_sinks_on_a_full_disk(self):  # A35
+        for sink, off in (("metrics.jsonl", "log.tensorboard"), ("events.out.tfevents", "log.metrics")):
+            result = self.train({off: False, "train.steps": 500}, 2, file_limit=12000)
+            self.assert_error(result, 4, self.run_dir, sink, "File too large")
+
+    def test_a_run_goes_on_after_a_full_disk(self):  # A35
+        changes = {"train.steps": 300, "checkpoint.every": 400, "log.tensorboard": False}
+        self.assert_error(self.train(changes, 2, file_limit=12000), 4, "metrics.jsonl")
+        self.assert_ok(self.train({**changes, "train.steps": 3}, 2))
+        self.assertEqual([m["step"] for m in kt.steps(self.run_dir)], [1, 2, 3])
+
+    def test_json_lines_on_standard_output(self):  # C27
+        result = self.assert_ok(self.train({"debug.inject": {"step": 2, "tensor": "embedding", "value": "nan"}}, 2,
+                                           args=["--log-format", "json"]))
+        lines = [kt.parse_json(line) for line in result.stdout.splitlines()]
+        self.assertEqual([l["step"] for l in lines if "event" not in l], [1, 2, 3, 4])
+        self.assertEqual([l["step"] for l in lines if l.get("event") == "eval"], [0, 4])
+        self.assertIn("note", {l.get("event") for l in lines})
+
+    def test_metrics_of_a_resumed_run_have_each_step_once(self):  # C27
+        changes = {"checkpoint.every": 2, "eval.every": 2, "train.steps": 5}
+        self.assert_ok(self.train(changes, 2))
+        self.assert_ok(self.train({**changes, "train.steps": 8}, 2, args=["--resume", "step:4"]))
+        told = [(m["step"], m.get("event", "step")) for m in kt.metrics(self.run_dir)]
+        self.assertEqual(len(told), len(set(told)), told)
+        self.assertEqual([s for s, kind in told if kind == "step"], list(range(1, 9)))
+        self.assertEqual([s for s, kind in told if kind == "eval"], [0, 2, 4, 6, 8])
+
+    def test_event_files_are_valid(self):  # C27
+        self.assert_ok(self.train({"train.steps": 2}, 2))
+        self.assert_ok(self.train({"train.steps": 3}, 2))
+        steps, files = [], sorted((self.run_dir / "tensorboard").iterdir())
+        self.assertEqual(len(files), 2)
+        for file in files:
+            for event in read_events(file.read_bytes()):
+                steps += [event] if event else []
+        self.assertEqual(sorted(set(steps)), [1, 2, 3])
+
+
+def masked_crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    crc ^= 0xFFFFFFFF
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def read_events(data):
+    """The steps of the records of a TensorBoard file; a wrong checksum or length is an error."""
+    at, steps = 0, []
+    while at < len(data):
+        (length,) = struct.unpack_from("<Q", data, at)
+        (crc,) = struct.unpack_from("<I", data, at + 8)
+        assert crc == masked_crc32c(data[at:at + 8]), "checksum of a length"
+        payload = data[at + 12:at + 12 + length]
+        (crc,) = struct.unpack_from("<I", data, at + 12 + length)
+        assert crc == masked_crc32c(payload), "checksum of a record"
+        assert payload[0] == 0x09, "an event begins with its wall time"
+        steps.append(payload[10] if payload[9] == 0x10 else 0)  # a step below 128 is one byte
+        at += 16 + length
+    return steps
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,188 @@
+"""Stopping and going on: the same bits as a run that never stopped, and clear words when it cannot be."""
+
+import os
+import signal
+import unittest
+
+import k25_testing
+from k25_testing import state_hash
+from train_testing import ORDERED, TrainTest, rank_pids
+
+
+class SameBits(TrainTest):
+    def straight_and_halves(self, changes, ranks):
+        changes = {"optim.schedule.kind": "constant", **changes}
+        straight = self.ordered({**changes, "train.steps": 10}, ranks, name="straight")
+        self.ordered({**changes, "train.steps": 5}, ranks, name="halves")
+        halves = self.ordered({**changes, "train.steps": 10}, ranks, name="halves")
+        self.assertEqual(state_hash(straight), state_hash(halves))
+        self.assertEqual([s["step"] for s in k25_testing.steps(halves)], list(range(1, 11)))
+        for one, other in zip(k25_testing.steps(straight), k25_testing.steps(halves)):
+            for key in ("loss", "gnorm", "lr", "samples", "tokens", "total_tokens", "epoch"):
+                self.assertEqual(one[key], other[key], key)
+
+    def test_fp32(self):
+        self.straight_and_halves({}, 2)
+
+    def test_bf16(self):
+        self.straight_and_halves({"train.precision": "bf16"}, 2)
+
+    def test_alone_with_evaluation(self):
+        self.straight_and_halves({"data.validation.fraction": 0.1, "eval.every": 2,
+                                  "checkpoint.every": 3}, None)
+
+    def test_from_four_ranks_to_three_to_one_to_two(self):
+        straight = self.ordered({"train.steps": 20}, 1, name="straight")
+        for ranks, steps in ((4, 5), (3, 10), (1, 15), (2, 20)):
+            # A schedule's end is part of the run: cosine over 20 steps, stopped early by hand.
+            self.ordered({"train.steps": steps}, ranks, name="parts")
+        self.assertEqual(state_hash(straight), state_hash(self.folder / "parts"))
+        samples = [n for s in k25_testing.steps(self.folder / "parts") for n in s["samples"]]
+        self.assertEqual(samples, list(range(20 * 24)))
+
+    def test_over_the_end_of_epochs(self):
+        # Some 40 windows an epoch: 12 steps of 8 see 2.4 epochs, stopped in the middle of the first two.
+        manifest = k25_testing.corpus({"law": {f"{i}.txt": k25_testing.words(60, i) for i in range(6)}})
+        changes = {"data.validation": None, "data.sequence": 32}
+        self.assert_ok(self.train({**changes, "train.steps": 30}, 2, manifest,
+                                  run_dir=self.folder / "straight"))
+        for ranks, steps in ((2, 2), (1, 13), (2, 30)):
+            self.assert_ok(self.train({**changes, "train.steps": steps, "reduce.slots": 2}, ranks, manifest,
+                                      run_dir=self.folder / "parts"))
+        self.assertEqual(state_hash(self.folder / "straight"), state_hash(self.folder / "parts"))
+        self.assertGreater(k25_testing.steps(self.folder / "parts")[-1]["epoch"], 2.0)
+
+    def test_a_tensor_smaller_than_the_new_rank_count(self):
+        small = {"model.hidden": 4, "model.heads": 1, "model.kv_heads": 1, "train.batch": 20,
+                 "train.micro_batch": 1, "reduce.slots": 20}
+        straight = self.ordered({**small, "train.steps": 4}, 1, name="straight")
+        self.ordered({**small, "train.steps": 2}, 1, name="parts")
+        self.ordered({**small, "train.steps": 4}, 5, name="parts")
+        self.assertEqual(state_hash(straight), state_hash(self.folder / "parts"))
+
+
+class Signals(TrainTest):
+    LONG = {**ORDERED, "train.steps": 100000, "eval.every": 3, "checkpoint.every": 5,
+            "data.validation": {"fraction": 0.1}}
+
+    def stop_with_usr1(self, ranks, pick):
+        process = self.start_train(self.LONG, ranks)
+        self.wait_for(lambda: self.steps_done() >= 7, process)
+        pick(process)
+        result = self.assert_ok(k25_testing.finish(process, 60))
+        self.assertIn("saved and stopped at step", result.stdout)
+        stopped = self.saved_steps()[-1]
+        self.assertIn(f"saved and stopped at step {stopped} ", result.stdout)
+        steps = stopped + 3
+        self.assert_ok(self.train({**self.LONG, "train.steps": steps}, ranks))
+        straight = self.folder / "straight"
+        self.assert_ok(self.train({**self.LONG, "train.steps": steps}, ranks, run_dir=straight))
+        self.assertEqual(state_hash(self.run_dir), state_hash(straight))
+
+    def test_usr1_to_one_rank_only(self):
+        self.stop_with_usr1(2, lambda p: os.kill(rank_pids(str(self.folder))[1], signal.SIGUSR1))
+
+    def test_usr1_to_mpirun(self):
+        self.stop_with_usr1(2, lambda p: os.kill(p.pid, signal.SIGUSR1))
+
+    def test_usr1_alone(self):
+        self.stop_with_usr1(None, lambda p: os.kill(p.pid, signal.SIGUSR1))
+
+    def stop_with_term(self, ranks, codes):
+        process = self.start_train(self.LONG, ranks)
+        self.wait_for(lambda: len(self.saved_steps()) > 0 and self.steps_done() >= 7, process)
+        os.kill(process.pid, signal.SIGTERM)
+        result = k25_testing.finish(process, 15)
+        self.assertIn(result.code, codes, str(result))
+        self.assert_no_process_left()
+        again = self.assert_ok(self.train({**self.LONG, "train.steps": self.saved_steps()[-1] + 2}, ranks))
+        self.assertIn("resumed from", again.stdout)
+        straight = self.folder / "straight"
+        self.assert_ok(self.train({**self.LONG, "train.steps": self.saved_steps()[-1]}, ranks,
+                                  run_dir=straight))
+        self.assertEqual(state_hash(self.run_dir), state_hash(straight))
+
+    def test_term_to_mpirun(self):
+        self.stop_with_term(2, (128 + signal.SIGTERM, 1))
+
+    def test_term_alone(self):
+        self.stop_with_term(None, (128 + signal.SIGTERM,))
+
+
+class Targets(TrainTest):
+    def test_missing_targets_are_errors_and_never_a_fresh_start(self):
+        for args, words in ((["--resume", "step:3"], "step:3"),
+                            (["--resume", self.folder / "nowhere"], "nowhere")):
+            self.assert_error(self.train({}, 2, args=args), 4, words)
+            self.assertEqual(self.saved_steps(), [])
+        self.assert_ok(self.train({"checkpoint.every": 2}))
+        result = self.train({}, args=["--resume", "step:3"])
+        self.assert_error(result, 4, "steps there: 2, 4")
+
+    def test_a_named_step_sets_later_ones_aside(self):
+        straight = self.ordered({"train.steps": 6}, name="straight")
+        changes = {**ORDERED, "train.steps": 6, "checkpoint.every": 2, "checkpoint.keep": 9}
+        self.assert_ok(self.train(changes))
+        result = self.assert_ok(self.train(changes, args=["--resume", "step:2"]))
+        self.assertIn("is now step-000004.set-aside", result.stderr)
+        self.assertIn("at step 2", result.stdout)
+        self.assertEqual(self.saved_steps(), [2, 4, 6])
+        self.assertEqual(state_hash(self.run_dir), state_hash(straight))
+        self.assertEqual([s["step"] for s in k25_testing.steps(self.run_dir)], [1, 2, 3, 4, 5, 6])
+
+    def test_none_keeps_the_earlier_run(self):
+        self.assert_ok(self.train({"train.steps": 2}))
+        before = state_hash(self.run_dir)
+        result = self.assert_ok(self.train({"train.steps": 1}, args=["--resume", "none"]))
+        self.assertIn("*.before-1", result.stderr)
+        self.assertEqual(self.saved_steps(), [1])
+        self.assertEqual(state_hash(self.run_dir / "checkpoints.before-1" / "step-000002"), before)
+
+    def test_a_path_in_another_run_directory(self):
+        first = self.ordered({"train.steps": 2}, 2, name="first")
+        second = self.ordered({"train.steps": 4}, 1, name="second", args=["--resume", first])
+        straight = self.ordered({"train.steps": 4}, 1, name="straight")
+        self.assertEqual(state_hash(second), state_hash(straight))
+
+    def test_nothing_left_to_do(self):
+        self.assert_ok(self.train({"train.steps": 2}, 2))
+        before = state_hash(self.run_dir)
+        result = self.assert_ok(self.train({"train.steps": 2}, 2))
+        self.assertIn("nothing to do", result.stdout)
+        self.assertEqual(state_hash(self.run_dir), before)
+
+    def test_another_model_is_refused_with_the_differences(self):
+        self.assert_ok(self.train({"train.steps": 1}))
+        result = self.train({"model.ffn": 48}, 2)
+        self.assert_error(result, 4, "layers.0.ffn.gate_up", "has shape")
+
+    def test_another_seed_is_refused(self):
+        self.assert_ok(self.train({"train.steps": 1}))
+        self.assert_error(self.train({"run.seed": 8}, 2), 2, "run.seed is 8", "trained with 7")
+
+    def test_other_data_is_refused_unless_allowed(self):
+        self.assert_ok(self.train({"train.steps": 2}))
+        longer = k25_testing.corpus({"law": {f"t{i}.txt": k25_testing.words(170, i) for i in range(9)}})
+        self.assert_error(self.train({}, 2, longer), 3, "was trained on corpus", "data.train now has")
+        self.assert_error(self.train({"data.validation.fraction": 0.4}, 2), 3,
+                          "data.validation changed")
+        self.assert_error(self.train({"data.sequence": 16}, 2), 3, "data.sequence")
+        result = self.assert_ok(self.train({"train.allow_data_change": True}, 2, longer))
+        self.assertIn("a new epoch starts", result.stderr)
+
+    def test_init_from_starts_a_fresh_run_with_the_weights(self):
+        self.assert_ok(self.train({"train.steps": 4, "eval.every": 4}, 2))
+        last = [m for m in k25_testing.metrics(self.run_dir) if m.get("event") == "eval"][-1]
+        other = self.folder / "other"
+        self.assert_ok(self.train({"train.init_from": str(self.run_dir), "train.steps": 1},
+                                  run_dir=other))
+        first = [m for m in k25_testing.metrics(other) if m.get("event") == "eval"][0]
+        self.assertEqual((first["step"], first["val_loss"]), (0, last["val_loss"]))
+        self.assertEqual([s["step"] for s in k25_testing.steps(other)], [1])
+        missing = self.train({"train.init_from": str(self.folder / "nowhere")}, 2,
+                             run_dir=self.folder / "third")
+        self.assert_error(missing, 4, "nowhere")
+
+
+if __name__ == "__main__":
+    unittest.main()

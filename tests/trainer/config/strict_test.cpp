@@ -1,0 +1,162 @@
+// What strict YAML refuses and accepts, with the place that is named.
+#include "tests/trainer/config/config_text.h"
+
+namespace k25::trainer {
+namespace {
+
+TEST(Strict, the_good_config_parses) {
+  const ParsedConfig parsed = parse(kGoodConfig);
+  EXPECT_EQ(parsed.config.model.layers, 8);
+  EXPECT_EQ(parsed.config.train.batch, 24);
+  EXPECT_EQ(parsed.config.optim.schedule.lr, 2.0e-5);
+}
+
+TEST(Strict, unknown_key_names_place_and_nearest_key) {
+  expect_problem(only_problem(edited("  lr: 2.0e-5\n", "  lr: 2.0e-5\n  weight_deacy: 0.1\n")),
+                 "cfg.yaml:18:3",
+                 {"unknown key 'optim.weight_deacy'", "did you mean 'weight_decay'?"});
+  expect_problem(only_problem(edited("  lr: 2.0e-5\n", "  lr: 2.0e-5\noptimiser: {type: adamw}\n")),
+                 "cfg.yaml:18:1", {"unknown key 'optimiser'", "did you mean 'optim'?"});
+}
+
+TEST(Strict, unknown_key_of_another_section_is_found) {
+  expect_problem(only_problem(edited("  steps: 20\n", "  steps: 20\n  clip: 1.0\n")),
+                 "cfg.yaml:14:3", {"'train.clip'", "did you mean 'optim.clip'?"});
+  expect_problem(only_problem(edited("  steps: 20\n", "  steps: 20\n  zzzzzzzz: 1.0\n")),
+                 "cfg.yaml:14:3", {"'train.zzzzzzzz'", "k25 config --keys"});
+}
+
+TEST(Strict, all_problems_are_listed_at_once) {
+  const auto lines = problems_of(edited("  lr: 2.0e-5\n", "  lrr: 1\n  betaz: [1]\nrunn: {}\n"));
+  ASSERT_EQ(lines.size(), 4u) << ::testing::PrintToString(lines);
+  expect_problem(lines[0], "cfg.yaml:17:3", {"'optim.lrr'", "'lr'"});
+  expect_problem(lines[1], "cfg.yaml:18:3", {"'optim.betaz'", "'betas'"});
+  expect_problem(lines[2], "cfg.yaml:19:1", {"'runn'", "'run'"});
+  expect_problem(lines[3], "cfg.yaml:17:3", {"missing key 'optim.lr'"});
+}
+
+TEST(Strict, a_map_inside_a_list_is_no_way_to_hide_a_key) {
+  expect_problem(
+      only_problem(edited("  lr: 2.0e-5\n", "  lr: 2.0e-5\n  freeze: [{weight_deacy: 1}]\n")),
+      "cfg.yaml:18:11", {"optim.freeze", "a list of texts"});
+  expect_problem(
+      only_problem(edited("optim:\n  lr: 2.0e-5\n", "optim:\n  - lr: 2.0e-5\n")).substr(0, 60),
+      "cfg.yaml:17:3", {"'optim' must be a map of keys, got a list"});
+}
+
+TEST(Strict, duplicate_keys_name_both_lines) {
+  expect_problem(only_problem(edited("  lr: 2.0e-5\n", "  lr: 1e-4\n  eps: 1e-8\n  lr: 1e-5\n")),
+                 "cfg.yaml:19:3", {"duplicate key 'lr'", "cfg.yaml:17:3"});
+  expect_problem(only_problem(edited("optim:\n", "run: {dir: b}\noptim:\n")), "cfg.yaml:16:1",
+                 {"duplicate key 'run'", "cfg.yaml:1:1"});
+  expect_problem(only_problem(edited("  lr: 2.0e-5\n", "  lr: 1e-4\n  \"lr\": 1e-5\n")),
+                 "cfg.yaml:18:3", {"duplicate key 'lr'"});
+  expect_problem(only_problem(edited("  sequence: 128\n",
+                                     "  sequence: 128\n  mixture: {weights: {a: 1, a: 2}}\n")),
+                 "cfg.yaml:12:29", {"duplicate key 'a'", "cfg.yaml:12:23"});
+}
+
+TEST(Strict, tab_indentation_is_named) {
+  expect_problem(only_problem(edited("  lr: 2.0e-5", "\tlr: 2.0e-5")), "cfg.yaml:17:1", {"tab"});
+  expect_problem(only_problem(edited("  lr: 2.0e-5", "  \tlr: 2.0e-5")), "cfg.yaml:17:3", {"tab"});
+  expect_problem(only_problem(edited("  sequence: 128\n",
+                                     "  sequence: 128\n  validation:\n  \t fraction: 0\n")),
+                 "cfg.yaml:13:3", {"tab"});
+}
+
+TEST(Strict, a_tab_separates_and_may_stand_on_an_empty_or_comment_line) {
+  EXPECT_EQ(parse(edited("lr: 2.0e-5", "lr:\t2.0e-5")).config.optim.schedule.lr, 2.0e-5);
+  EXPECT_EQ(parse(edited("optim:\n", "\t\n\t# note\noptim:\n")).config.optim.schedule.lr, 2.0e-5);
+}
+
+TEST(Strict, crlf_and_byte_order_mark_are_accepted) {
+  std::string crlf;
+  for (const char c : std::string(kGoodConfig)) crlf += c == '\n' ? "\r\n" : std::string(1, c);
+  EXPECT_EQ(parse(crlf).resolved, parse(kGoodConfig).resolved);
+  EXPECT_EQ(parse("\xEF\xBB\xBF" + std::string(kGoodConfig)).resolved, parse(kGoodConfig).resolved);
+  EXPECT_EQ(parse("\xEF\xBB\xBF" + crlf).config.run.dir, "runs/a");
+}
+
+TEST(Strict, aliases_anchors_merge_keys_and_tags_are_refused) {
+  const auto anchor = problems_of(edited("layers: 8", "layers: &n 8"));
+  expect_problem(anchor[0], "cfg.yaml:4:11", {"anchors are not supported"});
+  const auto alias = problems_of(edited("layers: 8\n  hidden: 64", "layers: &n 8\n  hidden: *n"));
+  ASSERT_EQ(alias.size(), 2u);
+  expect_problem(alias[1], "cfg.yaml:5:11", {"aliases are not supported"});
+  const auto merge = problems_of(edited("optim:\n", "optim:\n  <<: {eps: 1e-8}\n"));
+  expect_problem(merge[0], "cfg.yaml:17:3", {"merge keys (<<) are not supported"});
+  expect_problem(only_problem(edited("layers: 8", "layers: !!int 8")), "cfg.yaml:4:11", {"tag"});
+  expect_problem(only_problem(edited("layers: 8", "layers: !mine 8")), "cfg.yaml:4:11", {"tag"});
+  expect_problem(only_problem(edited("optim:\n", "optim: !!map\n")), "cfg.yaml:16:8", {"tag"});
+  expect_problem(only_problem(edited("lr: 2.0e-5", "lr: 2.0e-5\n  betas: !!seq [0.9, 0.95]")),
+                 "cfg.yaml:18:10", {"tag"});
+}
+
+TEST(Strict, a_second_document_is_refused) {
+  expect_problem(only_problem(std::string(kGoodConfig) + "---\nrun: {dir: b}\n"), "cfg.yaml:19:1",
+                 {"second document"});
+  EXPECT_NE(only_problem(std::string(kGoodConfig) + "---\n").find("second document"),
+            std::string::npos);
+  EXPECT_EQ(parse("---\n" + std::string(kGoodConfig)).config.run.dir, "runs/a");
+  EXPECT_EQ(parse(std::string(kGoodConfig) + "...\n").config.run.dir, "runs/a");
+}
+
+TEST(Strict, an_empty_file_is_told_what_it_lacks) {
+  for (const char* text : {"", "\n\n", "# only a comment\n", "---\n", "~\n", "\xEF\xBB\xBF"}) {
+    expect_problem(only_problem(text), "cfg.yaml", {"the file is empty", "run, model"});
+  }
+}
+
+TEST(Strict, the_top_must_be_a_map) {
+  expect_problem(problems_of("just text\n")[0], "cfg.yaml:1:1", {"must be a map", "'just text'"});
+  expect_problem(problems_of("[1, 2]\n")[0], "cfg.yaml:1:1", {"must be a map", "a list"});
+}
+
+TEST(Strict, broken_yaml_names_its_place) {
+  expect_problem(only_problem(edited("lr: 2.0e-5\n", "betas: [0.9, 0.95\n")).substr(0, 40),
+                 "cfg.yaml:18:1", {});
+  expect_problem(only_problem(edited("  lr: 2.0e-5\n", "  lr: \"2\n")).substr(0, 40),
+                 "cfg.yaml:18:1", {});
+  EXPECT_NE(only_problem(std::string(100000, '[')).find("cfg.yaml:1:"), std::string::npos);
+}
+
+TEST(Strict, a_missing_space_after_the_colon_is_told) {
+  expect_problem(problems_of(edited("lr: 2.0e-5", "lr:2.0e-5"))[0], "cfg.yaml:17:3",
+                 {"'optim' must be a map", "'lr:2.0e-5'", "a space after ':'"});
+  expect_problem(only_problem(edited("lr: 2.0e-5", "lr:2.0e-5\n  eps: 1e-8")), "cfg.yaml:18:6",
+                 {"a space after ':'"});
+}
+
+TEST(Strict, bytes_that_yaml_would_end_at_are_refused) {
+  // The library takes NUL and EOT for the end of the file and would drop the rest in silence.
+  for (const char byte : {'\0', '\x04', '\x1b', '\x7f'}) {
+    std::string text = kGoodConfig;
+    text.insert(text.find("  eps") == std::string::npos ? text.find("optim:") : 0, 1, byte);
+    expect_problem(only_problem(text), "cfg.yaml:16:1",
+                   {"control character", std::to_string(byte)});
+  }
+  expect_problem(only_problem(edited("runs/a", "runs/\xff")), "cfg.yaml:2:13", {"not UTF-8"});
+  EXPECT_EQ(parse(edited("runs/a", "runs/\xc3\xa9")).config.run.dir, "runs/\xc3\xa9");
+}
+
+TEST(Strict, keys_must_be_text) {
+  expect_problem(problems_of(edited("optim:\n", "optim:\n  ? [a]\n  : 1\n"))[0], "cfg.yaml:17:5",
+                 {"a key must be plain text"});
+  expect_problem(problems_of(edited("optim:\n", "optim:\n  ~: 1\n"))[0], "cfg.yaml:17:3",
+                 {"a key must be plain text"});
+}
+
+TEST(Strict, an_empty_section_counts_as_absent) {
+  EXPECT_EQ(parse(std::string(kGoodConfig) + "log:\ncheckpoint: ~\n").resolved,
+            parse(kGoodConfig).resolved);
+}
+
+TEST(Strict, missing_keys_name_section_type_and_meaning) {
+  expect_problem(only_problem(edited("  vocab: 512\n", "")), "cfg.yaml:4:3",
+                 {"missing key 'model.vocab'", "integer", "vocabulary"});
+  expect_problem(only_problem(edited("optim:\n  lr: 2.0e-5\n", "")), "cfg.yaml",
+                 {"missing key 'optim.lr'"});
+}
+
+}  // namespace
+}  // namespace k25::trainer

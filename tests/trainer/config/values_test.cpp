@@ -1,0 +1,196 @@
+// Scalars: what each type takes and what the message says about the rest.
+#include <limits>
+
+#include "tests/trainer/config/config_text.h"
+#include "trainer/config/read_values.h"
+
+namespace k25::trainer {
+namespace {
+
+YamlNode scalar(const std::string& text) {
+  return {.kind = YamlNode::Kind::kScalar,
+          .scalar = text,
+          .quoted = false,
+          .where = "",
+          .items = {},
+          .entries = {}};
+}
+
+std::int64_t integer_of(const std::string& text) {
+  std::int64_t value = -999;
+  EXPECT_EQ(read_integer(scalar(text), -100, std::numeric_limits<std::int64_t>::max(), value), "")
+      << text;
+  return value;
+}
+
+TEST(Values, integers) {
+  EXPECT_EQ(integer_of("0"), 0);
+  EXPECT_EQ(integer_of("-7"), -7);
+  EXPECT_EQ(integer_of("+7"), 7);
+  EXPECT_EQ(integer_of("1e6"), 1000000);
+  EXPECT_EQ(integer_of("1E6"), 1000000);
+  EXPECT_EQ(integer_of("2.5e1"), 25);
+  EXPECT_EQ(integer_of("3000000000"), 3000000000);
+  EXPECT_EQ(integer_of("9223372036854775807"), std::numeric_limits<std::int64_t>::max());
+}
+
+TEST(Values, what_is_no_integer) {
+  for (const char* text : {"010",   "-010",  "00",      "twenty", "1.5",   "1.0",
+                           "1e-3",  "1.5e0", "0x10",    "1_000",  "1,000", "9223372036854775808",
+                           "1e400", "1e18",  "+-5",     "--5",    "+",     "-",
+                           "1e",    "e5",    ".nan",    ".inf",   "nan",   "inf",
+                           "1 2",   "true",  "5 steps", "+-5e0"}) {
+    std::int64_t value = 42;
+    EXPECT_NE(read_integer(scalar(text), std::numeric_limits<std::int64_t>::min(),
+                           std::numeric_limits<std::int64_t>::max(), value),
+              "")
+        << text;
+    EXPECT_EQ(value, 42) << text << " must not leave a value behind";
+  }
+}
+
+TEST(Values, numbers) {
+  for (const auto& [text, expected] : std::vector<std::pair<std::string, double>>{{"0", 0.0},
+                                                                                  {"2.0e-5", 2e-5},
+                                                                                  {"1e6", 1e6},
+                                                                                  {".5", 0.5},
+                                                                                  {"5.", 5.0},
+                                                                                  {"+0.5", 0.5},
+                                                                                  {"-1", -1.0}}) {
+    double value = 99.0;
+    EXPECT_EQ(read_number(scalar(text), {-10.0, 1e9}, value), "") << text;
+    EXPECT_EQ(value, expected) << text;
+  }
+  for (const char* text : {".nan", ".inf", "-.inf", "nan", "inf", "infinity", "010", "00.5",
+                           "1e400", "0x1p3", "1e", "1,5", "abc", "1 2", "+-5", "1f"}) {
+    double value = 99.0;
+    EXPECT_NE(read_number(scalar(text), {-1e300, 1e300}, value), "") << text;
+    EXPECT_EQ(value, 99.0) << text;
+  }
+}
+
+TEST(Values, bounds_are_inclusive_or_exclusive) {
+  double value = 0.0;
+  EXPECT_EQ(read_number(scalar("1"), {0.0, 1.0}, value), "");
+  EXPECT_EQ(read_number(scalar("0"), {0.0, 1.0}, value), "");
+  const NumberRange open{0.0, 1.0, Bound::kExclusive, Bound::kExclusive};
+  EXPECT_EQ(read_number(scalar("0"), open, value), "a number in (0, 1)");
+  EXPECT_EQ(read_number(scalar("1"), open, value), "a number in (0, 1)");
+  std::int64_t integer = 0;
+  EXPECT_EQ(read_integer(scalar("3"), 1, 3, integer), "");
+  EXPECT_EQ(read_integer(scalar("4"), 1, 3, integer), "an integer in [1, 3]");
+}
+
+TEST(Values, messages_name_place_key_type_and_text) {
+  const auto problem = [](const std::string& from, const std::string& to) {
+    return only_problem(edited(from, to));
+  };
+  expect_problem(problem("steps: 20", "steps: twenty"), "cfg.yaml:13:10",
+                 {"train.steps", "expected an integer >= 1", "got 'twenty'"});
+  expect_problem(problem("steps: 20", "steps: 010"), "cfg.yaml:13:10",
+                 {"without leading zeros", "'010'"});
+  expect_problem(problem("batch: 24", "batch: -4"), "cfg.yaml:14:10",
+                 {"train.batch", "'-4'", "auto"});
+  expect_problem(problem("lr: 2.0e-5", "lr: .nan"), "cfg.yaml:17:7",
+                 {"optim.lr", "a number", "'.nan'"});
+  expect_problem(problem("steps: 20", "steps: \"20\""), "cfg.yaml:13:10", {"the quoted text '20'"});
+  expect_problem(problem("steps: 20", "steps:"), "cfg.yaml:13:9", {"train.steps", "got nothing"});
+  expect_problem(problem("steps: 20", "steps: [20]"), "cfg.yaml:13:10", {"got a list"});
+  expect_problem(problem("steps: 20", "steps: {a: 1}"), "cfg.yaml:13:10", {"got a map"});
+  expect_problem(problem("dir: runs/a", "dir: \"\""), "cfg.yaml:2:8", {"run.dir", "expected text"});
+  EXPECT_EQ(parse(edited("steps: 20", "steps: 1e6")).config.train.steps, 1000000);
+  EXPECT_EQ(parse(edited("steps: 20", "steps: 3e9")).config.train.steps, 3000000000);
+}
+
+TEST(Values, booleans_and_choices_have_one_spelling) {
+  for (const char* word : {"yes", "True", "on", "1", "\"true\""}) {
+    EXPECT_NE(
+        only_problem(edited("vocab: 512", std::string("vocab: 512\n  tie_embeddings: ") + word))
+            .find("expected true or false"),
+        std::string::npos)
+        << word;
+  }
+  EXPECT_TRUE(parse(edited("vocab: 512", "vocab: 512\n  tie_embeddings: true"))
+                  .config.model.tie_embeddings);
+  expect_problem(only_problem(edited("steps: 20", "steps: 20\n  precision: fp16")),
+                 "cfg.yaml:14:14", {"train.precision", "fp32 | bf16", "'fp16'"});
+}
+
+TEST(Values, lists) {
+  const auto with_betas = [](const std::string& betas) {
+    return edited("lr: 2.0e-5", "lr: 1e-3\n  betas: " + betas);
+  };
+  EXPECT_EQ(parse(with_betas("[0.9, 0.95]")).config.optim.beta2, 0.95);
+  for (const char* bad : {"0.9", "[0.9]", "[0.9, 0.95, 0.99]", "[0.9, 1.0]", "[-0.1, 0.9]",
+                          "[a, b]", "[0.9, .nan]"}) {
+    expect_problem(only_problem(with_betas(bad)), "cfg.yaml:18:10",
+                   {"optim.betas", "two numbers in [0, 1)"});
+  }
+  const auto with_weights = [](const std::string& w) {
+    return edited("sequence: 128", "sequence: 128\n  mixture: {weights: " + w + "}");
+  };
+  EXPECT_EQ(parse(with_weights("{law: 0.25, \"a b\": 1}")).config.data.mixture_weights.at("a b"),
+            1.0);
+  for (const char* bad : {"[1]", "{law: -1}", "{law: x}", "{law: .inf}", "5"}) {
+    EXPECT_NE(only_problem(with_weights(bad)).find("data.mixture.weights: expected a map"),
+              std::string::npos)
+        << bad;
+  }
+  expect_problem(only_problem(edited("vocab: 512", "vocab: 512\n  pattern: [gqa/moe]")),
+                 "cfg.yaml:9:12", {"model.pattern", "MIXER/FEED-FORWARD", "gqa", "swiglu"});
+}
+
+TEST(Values, numbers_print_as_they_read) {
+  for (const double value : {1e-6, 0.1, 2.0e-5, 3.0, 1e300, 0.30000000000000004, 1e-320}) {
+    double back = 0.0;
+    const std::string text = yaml_number(value);
+    if (value > 1e-300) ASSERT_EQ(read_number(scalar(text), {}, back), "") << text;
+    if (value > 1e-300) EXPECT_EQ(back, value) << text;
+  }
+}
+
+TEST(Values, texts_print_as_they_read) {
+  for (const std::string text : {"plain",
+                                 "a b",
+                                 "null",
+                                 "NULL",
+                                 "Null",
+                                 "~",
+                                 "true",
+                                 "010",
+                                 "1e5",
+                                 "-x",
+                                 "a: b",
+                                 "a #b",
+                                 "\"q\"",
+                                 "back\\slash",
+                                 "two\nlines",
+                                 "tab\there",
+                                 "carriage\rreturn",
+                                 "bell\x07",
+                                 "{a}",
+                                 "[a]",
+                                 "'s'",
+                                 "*x",
+                                 "&x",
+                                 "!x",
+                                 "|",
+                                 ">",
+                                 "%x",
+                                 "@x",
+                                 "`x",
+                                 "\xc3\xa9t\xc3\xa9",
+                                 " lead",
+                                 "trail ",
+                                 "?",
+                                 "- a",
+                                 "---",
+                                 "..."}) {
+    const ParsedConfig parsed = parse(edited("dir: runs/a", "dir: " + yaml_text(text)));
+    EXPECT_EQ(parsed.config.run.dir, text);
+    EXPECT_EQ(parse(parsed.resolved).config.run.dir, text);
+  }
+}
+
+}  // namespace
+}  // namespace k25::trainer

@@ -1,0 +1,97 @@
+#include "trainer/config/key_kinds.h"
+
+#include <cmath>
+
+namespace k25::trainer {
+
+bool is_word(const YamlNode& node, const char* word) {
+  if (node.kind == YamlNode::Kind::kNull) return std::string_view(word) == "null";
+  return node.kind == YamlNode::Kind::kScalar && node.scalar == word;
+}
+
+Key choice(const std::string& path, const char* fallback, const std::string& help,
+           const std::vector<std::string>& choices,
+           const std::function<void(Config&, std::size_t)>& assign) {
+  std::string type;
+  for (const std::string& c : choices) type += (type.empty() ? "" : " | ") + c;
+  return {.info = {path, type, fallback, help},
+          .read = [=](const YamlNode& node, Config& c, std::string& canonical) {
+            std::size_t index = 0;
+            std::string expected = read_choice(node, choices, index);
+            if (expected.empty()) {
+              assign(c, index);
+              canonical = choices[index];
+            }
+            return expected;
+          }};
+}
+
+std::string read_pattern(const YamlNode& node, Config& c, std::string& canonical) {
+  const std::string expected =
+      "a list of MIXER/FEED-FORWARD, such as [gqa/swiglu]; known mixers: gqa; known feed-forwards: "
+      "swiglu";
+  std::vector<std::string> names;
+  if (!read_text_list(node, names).empty() || names.empty()) return expected;
+  c.model.pattern.clear();
+  for (const std::string& name : names) {
+    if (name != "gqa/swiglu") return expected;
+    c.model.pattern.push_back({MixerKind::kGqa, FeedForwardKind::kSwiglu});
+  }
+  canonical = yaml_list(names);
+  return "";
+}
+
+std::string read_betas(const YamlNode& node, Config& c, std::string& canonical) {
+  const std::string expected = "two numbers in [0, 1), such as [0.9, 0.95]";
+  if (node.kind != YamlNode::Kind::kList || node.items.size() != 2) return expected;
+  const NumberRange range{0.0, 1.0, Bound::kInclusive, Bound::kExclusive};
+  if (!read_number(node.items[0], range, c.optim.beta1).empty() ||
+      !read_number(node.items[1], range, c.optim.beta2).empty()) {
+    return expected;
+  }
+  canonical = fmt::format("[{}, {}]", yaml_number(c.optim.beta1), yaml_number(c.optim.beta2));
+  return "";
+}
+
+std::string read_recompute(const YamlNode& node, Config&, std::string& canonical) {
+  if (node.kind != YamlNode::Kind::kList) return "a list of layers";
+  if (!node.items.empty()) return "[] (recompute of layers is not built yet)";
+  canonical = "[]";
+  return "";
+}
+
+std::string read_weights(const YamlNode& node, Config& c, std::string& canonical) {
+  const std::string expected =
+      "a map of domain names to weights >= 0, such as {law: 0.7, news: 0.3}";
+  c.data.mixture_weights.clear();
+  canonical = "{}";
+  if (node.kind == YamlNode::Kind::kNull) return "";
+  if (node.kind != YamlNode::Kind::kMap) return expected;
+  canonical.clear();
+  for (const YamlNode::Entry& entry : node.entries) {
+    double weight = 0.0;
+    if (!read_number(entry.value, {}, weight).empty()) return expected;
+    c.data.mixture_weights[entry.key] = weight;
+    canonical +=
+        (canonical.empty() ? "{" : ", ") + yaml_text(entry.key) + ": " + yaml_number(weight);
+  }
+  canonical = canonical.empty() ? "{}" : canonical + "}";
+  return "";
+}
+
+std::string read_inject_value(const YamlNode& node, Config& c, std::string& canonical) {
+  std::size_t index = 0;
+  if (read_choice(node, {"nan", "inf", "-inf"}, index).empty()) {
+    const double inf = std::numeric_limits<double>::infinity();
+    c.inject.value = index == 0 ? std::nan("") : index == 1 ? inf : -inf;
+    canonical = "\"" + node.scalar + "\"";
+    return "";
+  }
+  if (read_number(node, {-1e300, 1e300}, c.inject.value).empty()) {
+    canonical = yaml_number(c.inject.value);
+    return "";
+  }
+  return "a number, nan, inf or -inf";
+}
+
+}  // namespace k25::trainer
