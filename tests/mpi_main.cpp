@@ -32,9 +32,8 @@ class Report : public testing::EmptyTestEventListener {
   void OnTestEnd(const testing::TestInfo& /*test*/) override { test_ = "outside a test"; }
   void OnTestPartResult(const testing::TestPartResult& part) override {
     if (!part.failed()) return;
-    text_ << test_ << ": "
-          << (part.file_name() == nullptr ? "" : part.file_name()) << ':' << part.line_number()
-          << "\n"
+    text_ << test_ << ": " << (part.file_name() == nullptr ? "" : part.file_name()) << ':'
+          << part.line_number() << "\n"
           << part.message() << "\n";
   }
   void print() const {

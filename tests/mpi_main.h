@@ -1,5 +1,6 @@
 #pragma once
-// For MPI tests: the world that tests/mpi_main.cpp built. Started without a launcher it has one rank.
+// For MPI tests: the world that tests/mpi_main.cpp built. Started without a launcher it has one
+// rank.
 
 #include "parallel/comm/world.h"
 

@@ -2,13 +2,14 @@
 // The corpus: a manifest and one or more HDF5 files, written by `k25 prepare`, read by training.
 //
 //   corpus/manifest.json   format, counts, domains, tokenizer, files with size and block digests
-//   corpus/tokens-00000.h5 /tokens (u16 or u32 by vocabulary), /labels (u8 per token: 1 = may be a target)
+//   corpus/tokens-00000.h5 /tokens (u16 or u32 by vocabulary), /labels (u8 per token: 1 = may be a
+//   target)
 //                          and the tables below; corpus/tokenizer.model
 //
 // Token order is document order; documents lie end to end. Every document ends with the tokenizer's
-// end-of-document token. A span or clause lies inside one document; the writer sorts them by begin. Tables
-// that a corpus has no content for are empty, never absent: documents, spans (sub-task kind, begin, end),
-// clauses, anchors, token bytes.
+// end-of-document token. A span or clause lies inside one document; the writer sorts them by begin.
+// Tables that a corpus has no content for are empty, never absent: documents, spans (sub-task kind,
+// begin, end), clauses, anchors, token bytes.
 
 #include <cstdint>
 #include <filesystem>
@@ -21,8 +22,8 @@
 namespace k25::data {
 
 struct Document {
-  std::string source;        ///< path relative to its DIR argument, "#n" added for line n of a JSONL file
-  std::string sha256;        ///< of the source text
+  std::string source;  ///< path relative to its DIR argument, "#n" added for line n of a JSONL file
+  std::string sha256;  ///< of the source text
   std::int32_t domain = 0;   ///< index into CorpusInfo::domains
   std::int32_t topic = -1;   ///< -1: none
   std::int32_t hops = 0;     ///< reasoning hops, 0: unknown
@@ -41,15 +42,16 @@ struct CorpusInfo {
   std::int32_t end_of_document = 0;  ///< token id
   std::vector<std::string> domains;
   std::vector<std::string> span_kinds;
-  std::string digest;  ///< SHA-256 over the manifest, file digests included: the identity of the data
+  std::string
+      digest;  ///< SHA-256 over the manifest, file digests included: the identity of the data
 };
 
 /// Read access; payload stays memory-mapped.
 class Corpus {
  public:
-  /// Verifies manifest, sizes and headers; payload blocks are verified too (`verify_file`, threads).
-  /// Throws kData naming file and values: unknown format, truncated file, digest mismatch, u16 tokens with
-  /// a larger vocabulary, a token outside the vocabulary with its offset.
+  /// Verifies manifest, sizes and headers; payload blocks are verified too (`verify_file`,
+  /// threads). Throws kData naming file and values: unknown format, truncated file, digest
+  /// mismatch, u16 tokens with a larger vocabulary, a token outside the vocabulary with its offset.
   explicit Corpus(const std::filesystem::path& manifest, int threads = 1);
   ~Corpus();
   Corpus(Corpus&&) noexcept;
@@ -79,11 +81,12 @@ struct CorpusContent {
   std::vector<std::uint8_t> labels;
   std::vector<Span> spans, clauses;
   std::vector<std::string> token_bytes;
-  std::filesystem::path tokenizer;  ///< copied in
+  std::filesystem::path tokenizer;                       ///< copied in
   std::int64_t max_file_tokens = std::int64_t{1} << 30;  ///< documents are not cut
 };
 
-/// Writes folder `out` whole or not at all (temporary name, fsync, rename). Throws kData when `out` exists.
+/// Writes folder `out` whole or not at all (temporary name, fsync, rename). Throws kData when `out`
+/// exists.
 void write_corpus(const std::filesystem::path& out, const CorpusContent& content);
 
 }  // namespace k25::data

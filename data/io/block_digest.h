@@ -1,6 +1,6 @@
 #pragma once
-// SHA-256 of each 64 MiB block of a file: hashing and checking run in parallel, and a reader verifies
-// just the blocks it reads.
+// SHA-256 of each 64 MiB block of a file: hashing and checking run in parallel, and a reader
+// verifies just the blocks it reads.
 
 #include <cstdint>
 #include <filesystem>
@@ -27,9 +27,9 @@ std::string sha256_hex(std::string_view bytes);
 /// Reads and hashes the whole file on up to `threads` threads.
 FileDigest digest_file(const std::filesystem::path& path, ErrorKind kind, int threads = 1);
 
-/// Checks size first ("expected 4096 bytes, has 4095: truncated or unfinished"), then the blocks that
-/// overlap [begin, end) (the whole file by default). Throws `kind` naming path, block offset, expected
-/// and actual SHA-256.
+/// Checks size first ("expected 4096 bytes, has 4095: truncated or unfinished"), then the blocks
+/// that overlap [begin, end) (the whole file by default). Throws `kind` naming path, block offset,
+/// expected and actual SHA-256.
 void verify_file(const std::filesystem::path& path, const FileDigest& expected, ErrorKind kind,
                  Bytes begin = {0}, Bytes end = {-1}, int threads = 1);
 

@@ -1,10 +1,11 @@
 #pragma once
 // HDF5 as a layout on disk, nothing more: the library lays the file out in memory with contiguous,
-// early-allocated, 4096-aligned datasets and is closed again; space is reserved, payload goes by pwrite,
-// and readers mmap or pread. The library reaches files only through descriptors of ours, so it takes no
-// locks and meets no full disk (which makes it crash at exit). All HDF5 calls of the process are
-// serialised by one mutex in here (Debian's build is not thread-safe), its error stack is silenced.
-// SIGXFSZ must be ignored (the program's main does it) for a file size limit to be an Error.
+// early-allocated, 4096-aligned datasets and is closed again; space is reserved, payload goes by
+// pwrite, and readers mmap or pread. The library reaches files only through descriptors of ours, so
+// it takes no locks and meets no full disk (which makes it crash at exit). All HDF5 calls of the
+// process are serialised by one mutex in here (Debian's build is not thread-safe), its error stack
+// is silenced. SIGXFSZ must be ignored (the program's main does it) for a file size limit to be an
+// Error.
 
 #include <cstdint>
 #include <filesystem>
@@ -32,21 +33,21 @@ struct H5Dataset {
 };
 using H5Layout = std::map<std::string, H5Dataset>;  ///< by path, "/tokens"
 
-/// A file being written. Space for everything is reserved at construction (posix_fallocate): no space is
-/// an error before any payload. The destructor removes an unfinished file.
+/// A file being written. Space for everything is reserved at construction (posix_fallocate): no
+/// space is an error before any payload. The destructor removes an unfinished file.
 class H5Writer {
  public:
-  /// `layout`: types and shapes; offsets are filled in. The file must not exist. Throws `kind` with path,
-  /// needed and free bytes, and errno text; nothing is left behind then.
+  /// `layout`: types and shapes; offsets are filled in. The file must not exist. Throws `kind` with
+  /// path, needed and free bytes, and errno text; nothing is left behind then.
   H5Writer(const std::filesystem::path& path, H5Layout layout, ErrorKind kind);
   ~H5Writer();
   H5Writer(const H5Writer&) = delete;
   H5Writer& operator=(const H5Writer&) = delete;
 
   const H5Layout& layout() const { return layout_; }
-  /// Payload of `dataset` at `offset` bytes from its start. Any order, any thread. Writes in file order
-  /// (that of `layout()`) are hashed on the way; else finish() reads the file again. Bytes that are never
-  /// written read as zero.
+  /// Payload of `dataset` at `offset` bytes from its start. Any order, any thread. Writes in file
+  /// order (that of `layout()`) are hashed on the way; else finish() reads the file again. Bytes
+  /// that are never written read as zero.
   void write(const std::string& dataset, Bytes offset, std::span<const std::byte> payload);
   /// fsync and close; returns the digest of the finished file.
   FileDigest finish();
@@ -57,8 +58,8 @@ class H5Writer {
   std::unique_ptr<Impl> impl_;
 };
 
-/// The layout of a finished file. Throws `kind` for a missing, truncated or foreign file (path, actual
-/// size, reason in one line).
+/// The layout of a finished file. Throws `kind` for a missing, truncated or foreign file (path,
+/// actual size, reason in one line).
 H5Layout read_h5_layout(const std::filesystem::path& path, ErrorKind kind);
 
 /// A read-only view of one finished file, memory-mapped. Size is checked under the open descriptor.

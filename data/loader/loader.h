@@ -15,8 +15,8 @@ namespace k25::data {
 void load_samples(const Corpus& corpus, const Sampler& sampler, std::span<const SampleRef> samples,
                   Batch& batch);
 
-/// Validation windows: documents in corpus order, laid end to end and cut into `sequence` tokens; the last
-/// one padded. Every target is counted exactly once.
+/// Validation windows: documents in corpus order, laid end to end and cut into `sequence` tokens;
+/// the last one padded. Every target is counted exactly once.
 class ValidationSet {
  public:
   ValidationSet(const Corpus& corpus, std::vector<std::int64_t> documents, std::int64_t sequence);

@@ -1,11 +1,12 @@
 #pragma once
-// Which sample comes n-th. A pure function of (seed, mixture state, global sample number), never of the
-// rank count.
+// Which sample comes n-th. A pure function of (seed, mixture state, global sample number), never of
+// the rank count.
 //
-// Each domain's training documents are put in an order drawn per epoch, laid end to end, and cut into
-// windows of `sequence` tokens (the last one padded): every token is seen once per epoch. Windows are
-// visited in a permutation drawn per epoch. The domain of global sample n is drawn by Philox(seed, n) from
-// the mixture's weights; the position inside the domain is the count of samples drawn from it before.
+// Each domain's training documents are put in an order drawn per epoch, laid end to end, and cut
+// into windows of `sequence` tokens (the last one padded): every token is seen once per epoch.
+// Windows are visited in a permutation drawn per epoch. The domain of global sample n is drawn by
+// Philox(seed, n) from the mixture's weights; the position inside the domain is the count of
+// samples drawn from it before.
 
 #include <cstdint>
 #include <map>
@@ -23,8 +24,9 @@ struct Split {
   std::int64_t moved = 0;  ///< documents that followed a near-duplicate to the validation side
 };
 struct SplitOptions {
-  std::vector<std::string> documents;  ///< shell patterns on Document::source or domain/source; * spans /
-  double fraction = 0.0;               ///< of tokens, those of `documents` included; whole clusters by seed
+  /// Shell patterns on Document::source or domain/source; * spans /.
+  std::vector<std::string> documents;
+  double fraction = 0.0;  ///< of tokens, those of `documents` included; whole clusters by seed
   std::uint64_t seed = 7;
 };
 /// A pattern that matches nothing, or a split that leaves no training document, throws kData.
@@ -33,9 +35,9 @@ Split split_documents(const Corpus& corpus, const SplitOptions& options);
 enum class OnExhausted : std::uint8_t { kWrap, kStop };
 
 struct MixtureState {
-  std::vector<double> weights;          ///< per domain, sum 1
-  std::vector<std::int64_t> consumed;   ///< samples drawn per domain so far
-  std::int64_t next_sample = 0;         ///< global sample number
+  std::vector<double> weights;         ///< per domain, sum 1
+  std::vector<std::int64_t> consumed;  ///< samples drawn per domain so far
+  std::int64_t next_sample = 0;        ///< global sample number
   friend bool operator==(const MixtureState&, const MixtureState&) = default;
 };
 
@@ -55,15 +57,15 @@ struct SamplerOptions {
 
 class Sampler {
  public:
-  /// Throws kUsage for unknown domains, negative weights, weights that sum to 0, or a weight for a domain
-  /// without training documents. `corpus` must outlive the sampler.
+  /// Throws kUsage for unknown domains, negative weights, weights that sum to 0, or a weight for a
+  /// domain without training documents. `corpus` must outlive the sampler.
   Sampler(const Corpus& corpus, const std::vector<std::int64_t>& documents,
           const SamplerOptions& options);
   ~Sampler();
 
   MixtureState initial_state() const;
-  /// The next `count` samples; advances `state`. With kStop, throws kData when a domain's epoch has ended
-  /// before them, and leaves `state` as it was.
+  /// The next `count` samples; advances `state`. With kStop, throws kData when a domain's epoch has
+  /// ended before them, and leaves `state` as it was.
   std::vector<SampleRef> draw(MixtureState& state, std::int64_t count) const;
   std::int64_t windows_per_epoch(std::int32_t domain) const;
   /// Pieces of documents that make up a window: corpus token ranges, in order.

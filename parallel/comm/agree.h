@@ -20,9 +20,10 @@ class AgreedError : public Error {
   int origin_;
 };
 
-/// Collective. Runs `body` on every rank; when any throws Error (or std::exception, as kInternal), all
-/// throw AgreedError with the kind and message of the lowest failing rank, which is named in the
-/// message when it is not alone ("rank 2 on host h: ..."). kCommunication errors pass through unchanged.
+/// Collective. Runs `body` on every rank; when any throws Error (or std::exception, as kInternal),
+/// all throw AgreedError with the kind and message of the lowest failing rank, which is named in
+/// the message when it is not alone ("rank 2 on host h: ..."). kCommunication errors pass through
+/// unchanged.
 void collectively(Communicator& comm, std::string_view name, const std::function<void()>& body);
 
 /// Collective. Rank 0 runs `make` and its string reaches all; an error on rank 0 is agreed upon.

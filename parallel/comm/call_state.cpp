@@ -34,7 +34,8 @@ bool CallState::wait(Clock::time_point until) {
   PulseWatch watch(*pulse_, description_);
   while (!finished()) {
     const Clock::time_point slice = Clock::now() + PulseWatch::kSlice;
-    const bool woken = changed_.wait_until(lock, std::min(until, slice), [&] { return finished(); });
+    const bool woken =
+        changed_.wait_until(lock, std::min(until, slice), [&] { return finished(); });
     if (woken) break;
     if (Clock::now() >= until) return false;
     watch.slept_a_slice();

@@ -117,8 +117,7 @@ void CommThread::Impl::settle(const Completion& completion) {
   }
   const std::lock_guard lock(active_mutex_);
   --operation.outstanding;
-  auto& per_peer =
-      slot.kind == Slot::Kind::kReceive ? operation.missing_from : operation.unsent_to;
+  auto& per_peer = slot.kind == Slot::Kind::kReceive ? operation.missing_from : operation.unsent_to;
   --per_peer[static_cast<std::size_t>(slot.peer)];
 }
 

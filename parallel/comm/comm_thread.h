@@ -2,14 +2,15 @@
 // Private to parallel/comm: the communication thread. It makes every call of the transport; callers
 // hand it operations through a queue and get call states back.
 //
-// Waiting costs little: the thread polls a few times, then yields, then sleeps 20 to 200 us (an eighth
-// of the time since the last progress), because ranks on a CPU share cores with the compute threads.
-// With nothing to do it looks for a peer's failure message every 50 ms.
+// Waiting costs little: the thread polls a few times, then yields, then sleeps 20 to 200 us (an
+// eighth of the time since the last progress), because ranks on a CPU share cores with the compute
+// threads. With nothing to do it looks for a peer's failure message every 50 ms.
 //
 // Watchdog: when calls are pending and no message has completed for `timeout`, the world fails: all
-// pending and later calls throw. Rank r waits 250 ms x r (at most 3 s) longer, so that the first rank
-// to give up can tell the others and a job prints one message. Time in which this process itself was
-// stopped does not count. After that the thread makes no transport call but those of abort.
+// pending and later calls throw. Rank r waits 250 ms x r (at most 3 s) longer, so that the first
+// rank to give up can tell the others and a job prints one message. Time in which this process
+// itself was stopped does not count. After that the thread makes no transport call but those of
+// abort.
 
 #include <atomic>
 #include <condition_variable>

@@ -6,8 +6,8 @@
 // compares sequence number, operation, bytes and name). Zero sizes are legal and still take part.
 // Buffers stay untouched by the caller until the Work is done.
 //
-// Backends: parallel/comm/single_backend (one process, really works), parallel/comm/mpi_backend (host
-// memory, one communication thread makes all MPI calls).
+// Backends: parallel/comm/single_backend (one process, really works), parallel/comm/mpi_backend
+// (host memory, one communication thread makes all MPI calls).
 //
 // Errors  kCommunication from Work::wait: "no progress in collective #12 (all_gather layers.3) from
 //         rank 1 (host h, pid p) for 60 s", or a message that a peer failed.
@@ -48,7 +48,7 @@ class Work {
   class State {
    public:
     virtual ~State() = default;
-    virtual bool done() = 0;                       ///< rethrows the call's error
+    virtual bool done() = 0;                         ///< rethrows the call's error
     virtual bool wait(Clock::time_point until) = 0;  ///< false: not done by then
     virtual void wait_on(const Queue& queue) = 0;
   };
@@ -97,21 +97,22 @@ enum class ReduceMode : std::uint8_t {
   kOrdered,  ///< accumulator = ((acc + rank 0) + rank 1) + ...: our sum, in rank order
   kLibrary,  ///< accumulator += the library's sum, in any order
 };
-/// fp32. Rank d accumulates slice `slice_of_rank[d]` of every rank's input (empty: slice d). Two ranks
-/// may own the same slice (the replicate axis).
+/// fp32. Rank d accumulates slice `slice_of_rank[d]` of every rank's input (empty: slice d). Two
+/// ranks may own the same slice (the replicate axis).
 struct ReduceScatter {
   const float* input = nullptr;  ///< slices * per_slice elements
   float* accumulator = nullptr;  ///< per_slice elements
   Elems per_slice;
-  float* scratch = nullptr;      ///< size * per_slice elements (kOrdered only)
+  float* scratch = nullptr;  ///< size * per_slice elements (kOrdered only)
   ReduceMode mode = ReduceMode::kOrdered;
   std::span<const int> slice_of_rank;
 };
 
 enum class ReduceOp : std::uint8_t { kSum, kMax, kMin, kBitOr };
-/// Few numbers, same result on all ranks: every rank's values are gathered and folded in rank order.
+/// Few numbers, same result on all ranks: every rank's values are gathered and folded in rank
+/// order.
 struct AllReduceSmall {
-  double* values = nullptr;         ///< either doubles (kSum, kMax, kMin)
+  double* values = nullptr;          ///< either doubles (kSum, kMax, kMin)
   std::int64_t* integers = nullptr;  ///< or integers (all ops)
   std::int64_t count = 0;
   ReduceOp op = ReduceOp::kSum;

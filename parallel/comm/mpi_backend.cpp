@@ -204,9 +204,8 @@ class MpiWorld final : public World {
     for (int r = 0; r < size(); ++r) {
       if (all[static_cast<std::size_t>(r)][0] == color) channel->world_ranks.push_back(r);
     }
-    std::ranges::stable_sort(channel->world_ranks, {}, [&](int r) {
-      return all[static_cast<std::size_t>(r)][1];
-    });
+    std::ranges::stable_sort(channel->world_ranks, {},
+                             [&](int r) { return all[static_cast<std::size_t>(r)][1]; });
     const auto me = std::ranges::find(channel->world_ranks, rank());
     channel->rank = static_cast<int>(me - channel->world_ranks.begin());
     runtime_->thread.run("split " + name, [&](Transport& transport) {

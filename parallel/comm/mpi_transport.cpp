@@ -33,11 +33,11 @@ std::string error_text(int code) {
 }
 
 // Works because every communicator returns its errors (see start).
-#define K25_MPI_CHECK(call)                                                \
-  do {                                                                     \
-    const int k25_mpi_code = (call);                                       \
-    if (k25_mpi_code != MPI_SUCCESS) [[unlikely]]                          \
-      mpi_failed(#call, k25_mpi_code, std::source_location::current());    \
+#define K25_MPI_CHECK(call)                                             \
+  do {                                                                  \
+    const int k25_mpi_code = (call);                                    \
+    if (k25_mpi_code != MPI_SUCCESS) [[unlikely]]                       \
+      mpi_failed(#call, k25_mpi_code, std::source_location::current()); \
   } while (false)
 
 MPI_Comm duplicate(MPI_Comm comm) {
@@ -92,8 +92,8 @@ class MpiTransport final : public Transport {
     indices_.resize(requests_.size());
     statuses_.resize(requests_.size());
     int completed = 0;
-    const int code = MPI_Testsome(pending, requests_.data(), &completed, indices_.data(),
-                                  statuses_.data());
+    const int code =
+        MPI_Testsome(pending, requests_.data(), &completed, indices_.data(), statuses_.data());
     if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) K25_MPI_CHECK(code);
     if (completed == MPI_UNDEFINED || completed == 0) return;
     for (int i = 0; i < completed; ++i) {
@@ -119,8 +119,7 @@ class MpiTransport final : public Transport {
     K25_MPI_CHECK(MPI_Iprobe(MPI_ANY_SOURCE, kFailureTag, control_, &there, &status));
     if (there == 0) return std::nullopt;
     const int peer = status.MPI_SOURCE;
-    K25_MPI_CHECK(
-        MPI_Recv(nullptr, 0, MPI_BYTE, peer, kFailureTag, control_, MPI_STATUS_IGNORE));
+    K25_MPI_CHECK(MPI_Recv(nullptr, 0, MPI_BYTE, peer, kFailureTag, control_, MPI_STATUS_IGNORE));
     return peer;
   }
 
@@ -129,15 +128,15 @@ class MpiTransport final : public Transport {
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
       sends.push_back(MPI_REQUEST_NULL);
-      K25_MPI_CHECK(
-          MPI_Isend(nullptr, 0, MPI_BYTE, peer, kFailureTag, control_, &sends.back()));
+      K25_MPI_CHECK(MPI_Isend(nullptr, 0, MPI_BYTE, peer, kFailureTag, control_, &sends.back()));
     }
-    // The peers look every 50 ms; leaving at once would let them see a dead peer before the message.
+    // The peers look every 50 ms; leaving at once would let them see a dead peer before the
+    // message.
     const auto until = Clock::now() + patience;
     while (Clock::now() < until) {
       int all = 0;
-      K25_MPI_CHECK(MPI_Testall(static_cast<int>(sends.size()), sends.data(), &all,
-                                MPI_STATUSES_IGNORE));
+      K25_MPI_CHECK(
+          MPI_Testall(static_cast<int>(sends.size()), sends.data(), &all, MPI_STATUSES_IGNORE));
       std::this_thread::sleep_for(std::chrono::milliseconds{5});
     }
   }
@@ -201,8 +200,8 @@ class MpiTransport final : public Transport {
     const std::string host = host_name();
     std::memcpy(mine.host.data(), host.data(), std::min(host.size(), mine.host.size() - 1));
     std::vector<Card> all(static_cast<std::size_t>(size_));
-    K25_MPI_CHECK(MPI_Allgather(&mine, sizeof(Card), MPI_BYTE, all.data(), sizeof(Card), MPI_BYTE,
-                                control_));
+    K25_MPI_CHECK(
+        MPI_Allgather(&mine, sizeof(Card), MPI_BYTE, all.data(), sizeof(Card), MPI_BYTE, control_));
     std::vector<Peer> peers;
     for (const Card& card : all) peers.push_back({card.host.data(), card.pid});
     return peers;

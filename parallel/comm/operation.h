@@ -1,8 +1,9 @@
 #pragma once
 // Private to parallel/comm: a collective as a list of steps, run by the communication thread.
 //
-// A step posts messages (or computes); the next one runs when all of them have completed. Everything
-// is a direct exchange between pairs of ranks, so a rank knows exactly which peers it still misses.
+// A step posts messages (or computes); the next one runs when all of them have completed.
+// Everything is a direct exchange between pairs of ranks, so a rank knows exactly which peers it
+// still misses.
 
 #include <atomic>
 #include <cstdint>
@@ -55,13 +56,13 @@ struct Operation {
 
   // Written by the communication thread under its mutex, read by waiting_for().
   std::size_t next_step = 0;
-  std::int64_t outstanding = 0;             ///< messages of the current step
-  std::vector<std::int64_t> missing_from;   ///< receives outstanding, by rank of the channel
-  std::vector<std::int64_t> unsent_to;      ///< sends outstanding
+  std::int64_t outstanding = 0;            ///< messages of the current step
+  std::vector<std::int64_t> missing_from;  ///< receives outstanding, by rank of the channel
+  std::vector<std::int64_t> unsent_to;     ///< sends outstanding
 };
 
-/// Calls `f(offset, size)` for the pieces of `bytes`, each at most `max_chunk`; once with (0, 0) for
-/// nothing at all.
+/// Calls `f(offset, size)` for the pieces of `bytes`, each at most `max_chunk`; once with (0, 0)
+/// for nothing at all.
 template <class F>
 void for_each_chunk(std::int64_t bytes, std::int64_t max_chunk, const F& f) {
   if (bytes == 0) f(std::int64_t{0}, std::int64_t{0});

@@ -12,7 +12,8 @@
 namespace k25::parallel {
 
 bool launched_by_mpi() {
-  // Open MPI's mpirun; any PMIx launcher (srun --mpi=pmix); PMI-1 and PMI-2 (hydra, srun --mpi=pmi2).
+  // Open MPI's mpirun; any PMIx launcher (srun --mpi=pmix); PMI-1 and PMI-2 (hydra, srun
+  // --mpi=pmi2).
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"}) {
     if (std::getenv(name) != nullptr) return true;
   }

@@ -19,8 +19,8 @@ struct WorldOptions {
   /// comm.timeout_s: no message for so long, while calls are pending, is an error. Must exceed the
   /// longest time that a rank legitimately computes, reads or writes between two collectives.
   std::chrono::milliseconds timeout{60000};
-  Bytes max_chunk{std::int64_t{1} << 30};       ///< comm.max_chunk: larger messages are cut
-  bool check = false;                           ///< comm.check: compare every call across ranks
+  Bytes max_chunk{std::int64_t{1} << 30};  ///< comm.max_chunk: larger messages are cut
+  bool check = false;                      ///< comm.check: compare every call across ranks
 };
 
 struct Peer {
@@ -48,10 +48,11 @@ class World {
   /// the world exists).
   virtual void configure(const WorldOptions& options) = 0;
 
-  /// What this rank is waiting for: "collective #12 (all_gather layers.3), missing rank 1 (host h, pid
-  /// p)", or empty. Callable from any thread (not from a signal handler), also while a call hangs.
-  /// For a SIGTERM (mpirun sends it to the others after a rank was killed): wait some 200 ms, so that
-  /// a peer's failure message can arrive, then print this unless it is empty or peer_failed().
+  /// What this rank is waiting for: "collective #12 (all_gather layers.3), missing rank 1 (host h,
+  /// pid p)", or empty. Callable from any thread (not from a signal handler), also while a call
+  /// hangs. For a SIGTERM (mpirun sends it to the others after a rank was killed): wait some 200
+  /// ms, so that a peer's failure message can arrive, then print this unless it is empty or
+  /// peer_failed().
   virtual std::string waiting_for() const = 0;
   /// The last 256 collectives, one a line, oldest first. Callable from any thread.
   virtual std::string dump() const = 0;

@@ -1,5 +1,3 @@
-#include "parallel/mesh.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +5,7 @@
 #include <vector>
 
 #include "kernels/core/check.h"
+#include "parallel/mesh.h"
 #include "tests/mpi_main.h"
 
 namespace k25::parallel {
@@ -58,8 +57,7 @@ TEST(Mesh, EveryShapeOfTheWorldHasTheRightCommunicators) {
     EXPECT_EQ(members(mesh.shard_comm()), shard);
     EXPECT_EQ(members(mesh.data_comm()), data);
     EXPECT_EQ(mesh.data_ranks(), shape.replicate * shape.shard * shape.expert);
-    EXPECT_EQ(mesh.data_rank(),
-              std::find(data.begin(), data.end(), world.rank()) - data.begin());
+    EXPECT_EQ(mesh.data_rank(), std::find(data.begin(), data.end(), world.rank()) - data.begin());
     EXPECT_EQ(mesh.shard_comm().name(), "shard");
     EXPECT_EQ(mesh.data_comm().name(), "data");
   }
@@ -80,9 +78,9 @@ TEST(Mesh, RefusesAShapeThatIsNotTheWorld) {
   const std::string text = message({7, 5, 3, 2});
   EXPECT_NE(text.find("replicate 7 x shard 5 x expert 3 x context 2"), std::string::npos) << text;
   EXPECT_NE(text.find("number of ranks, " + std::to_string(n)), std::string::npos) << text;
-  for (const MeshShape& bad : {MeshShape{0, n, 1, 1}, MeshShape{1, n + 1, 1, 1},
-                               MeshShape{-1, -n, 1, 1}, MeshShape{65536, 65536, 65536, 65536},
-                               MeshShape{1, n, 1, 2}}) {
+  for (const MeshShape& bad :
+       {MeshShape{0, n, 1, 1}, MeshShape{1, n + 1, 1, 1}, MeshShape{-1, -n, 1, 1},
+        MeshShape{65536, 65536, 65536, 65536}, MeshShape{1, n, 1, 2}}) {
     EXPECT_NE(message(bad).find("multiply"), std::string::npos);
   }
 }

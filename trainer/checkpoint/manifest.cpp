@@ -93,9 +93,9 @@ std::string to_json(const Manifest& manifest) {
 
 Manifest read_manifest(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / kManifestName;
-  std::error_code error;
-  const bool there = std::filesystem::exists(path, error);
-  if (error) fail(ErrorKind::kCheckpoint, path.string() + ": " + error.message());
+  std::error_code unreadable;
+  const bool there = std::filesystem::exists(path, unreadable);
+  if (unreadable) fail(ErrorKind::kCheckpoint, path.string() + ": " + unreadable.message());
   if (!there) {
     fail(ErrorKind::kCheckpoint,
          folder.string() + ": no " + kManifestName + ", so this checkpoint is unfinished or none");

@@ -101,6 +101,7 @@ class Reader {
     YamlNode fallback;
     if (node == nullptr) {
       if (key.info.default_value.empty()) {
+        if (!section_is_readable(path)) return;  // told already
         problems.push_back(section_place(path) + ": missing key '" + path + "' (" + key.info.type +
                            ": " + key.info.help + ")");
         return;
@@ -119,6 +120,12 @@ class Reader {
     }
     canonical_[path] = text;
     out.origins[path] = node == &fallback ? "default" : node->where;
+  }
+
+  bool section_is_readable(const std::string& path) const {
+    const YamlNode* section = find_path(root_, path.substr(0, path.rfind('.')));
+    return section == nullptr || section->kind == YamlNode::Kind::kNull ||
+           section->kind == YamlNode::Kind::kMap;
   }
 
   // Where the nearest enclosing section of a missing key stands.

@@ -150,19 +150,46 @@ void find_bad_bytes(const std::string& text, const std::string& file, Problems& 
   }
 }
 
-void find_tab_indentation(const std::string& text, const std::string& file, Problems& problems) {
-  std::istringstream in(text);
-  int line = 0;
-  for (std::string content; std::getline(in, content);) {
-    ++line;
-    const std::size_t first = content.find_first_not_of(" \t\r");
-    if (first == std::string::npos || content[first] == '#') continue;
-    const std::size_t tab = content.substr(0, first).find('\t');
-    if (tab != std::string::npos) {
-      problems.push_back(file + ":" + std::to_string(line) + ":" + std::to_string(tab + 1) +
+// Tabs that lead a line with content are indentation; in empty and comment lines, where the YAML
+// library takes them for it too, they become spaces.
+void find_tab_indentation(std::string& text, const std::string& file, Problems& problems) {
+  int line = 1;
+  for (std::size_t begin = 0; begin < text.size(); ++line) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    const std::size_t first = std::min(text.find_first_not_of(" \t\r", begin), end);
+    const std::size_t tab = std::min(text.find('\t', begin), first);
+    if (tab < first && (first == end || text[first] == '#')) {
+      std::replace(text.begin() + static_cast<std::ptrdiff_t>(tab),
+                   text.begin() + static_cast<std::ptrdiff_t>(first), '\t', ' ');
+    } else if (tab < first) {
+      problems.push_back(file + ":" + std::to_string(line) + ":" + std::to_string(tab - begin + 1) +
                          ": a tab is used for indentation; YAML indents with spaces");
     }
+    begin = end + 1;
   }
+}
+
+std::string hint(const std::string& message) {
+  if (message.find("map value") != std::string::npos) {
+    return " (is the indentation right, and a space after ':' in the line before?)";
+  }
+  if (message.find("EOF in scalar") != std::string::npos) return " (a quote is not closed)";
+  return "";
+}
+
+YamlNode read_document(const std::string& text, const std::string& file, Problems& problems) {
+  std::istringstream in(text);
+  YAML::Parser parser(in);
+  TreeBuilder builder(file, problems);
+  if (!parser.HandleNextDocument(builder)) return {};
+  Problems ignored;
+  TreeBuilder second(file, ignored);
+  if (parser.HandleNextDocument(second)) {
+    const std::string where = second.take_root().where;
+    problems.push_back((where.empty() ? file : where) +
+                       ": a second document ('---') begins here; a config is one document");
+  }
+  return builder.take_root();
 }
 
 }  // namespace
@@ -184,36 +211,19 @@ YamlNode& YamlNode::child(const std::string& key, const std::string& place_of_ke
 }
 
 YamlNode parse_yaml(const std::string& original, const std::string& file, Problems& problems) {
+  const std::size_t before = problems.size();
   std::string text = original;
   if (text.rfind("\xEF\xBB\xBF", 0) == 0) text.erase(0, 3);
-  const std::size_t before = problems.size();
   find_bad_bytes(text, file, problems);
+  if (problems.size() == before) find_tab_indentation(text, file, problems);
   if (problems.size() > before) return {};
-  find_tab_indentation(text, file, problems);
-  if (problems.size() > before) return {};
+  // An unclosed quote is an error at the end of the text, but not in the empty line behind it.
+  text.erase(text.find_last_not_of(" \t\r\n") + 1);
   YamlNode root;
   try {
-    std::istringstream in(text);
-    YAML::Parser parser(in);
-    TreeBuilder builder(file, problems);
-    if (!parser.HandleNextDocument(builder)) {
-      problems.push_back(file +
-                         ": the file is empty; expected a map of sections (run, model, ...)");
-      return {};
-    }
-    root = builder.take_root();
-    Problems ignored;
-    TreeBuilder second(file, ignored);
-    if (parser.HandleNextDocument(second)) {
-      problems.push_back(second.take_root().where +
-                         ": a second document ('---') begins here; a config is one document");
-    }
+    root = read_document(text, file, problems);
   } catch (const YAML::Exception& error) {
-    const bool map_value = error.msg.find("map value") != std::string::npos;
-    problems.push_back(
-        place(file, error.mark) + ": " + error.msg +
-        (map_value ? " (is the indentation right, and a space after ':' in the line before?)"
-                   : ""));
+    problems.push_back(place(file, error.mark) + ": " + error.msg + hint(error.msg));
     return {};
   }
   if (root.kind == YamlNode::Kind::kNull && problems.size() == before) {

@@ -324,7 +324,6 @@ void TrainRun::check_policy(const StepResult& result) {
     fmt::print(stderr, "k25: warning: step {}: {}\n", state_.step, plan.reason);
   }
   if (plan.action == optim::StepAction::kStop) {
-    writer_->finish();
     throw parallel::AgreedError(
         ErrorKind::kNumeric,
         fmt::format("step {}: {}; parameters and moments are those of the last applied update, the "
@@ -403,7 +402,12 @@ void TrainRun::run(const std::atomic<bool>& save_and_stop) {
   }
   if (state_.step == 0) evaluate();
   bool go_on = true;
-  while (go_on && state_.step < config_.train.steps) go_on = one_step(save_and_stop);
+  try {
+    while (go_on && state_.step < config_.train.steps) go_on = one_step(save_and_stop);
+  } catch (const parallel::AgreedError&) {
+    writer_->finish();  // all ranks are here; a save that is under way is still worth having
+    throw;
+  }
   finish(!go_on);
 }
 

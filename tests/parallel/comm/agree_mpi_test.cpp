@@ -1,10 +1,9 @@
-#include "parallel/comm/agree.h"
-
 #include <gtest/gtest.h>
 
 #include <stdexcept>
 #include <string>
 
+#include "parallel/comm/agree.h"
 #include "tests/mpi_main.h"
 
 namespace k25::parallel {
@@ -36,8 +35,8 @@ TEST(Collectively, AnErrorOfOneRankReachesAllWithItsRankAndHost) {
     });
     EXPECT_EQ(e.kind(), ErrorKind::kCheckpoint);
     EXPECT_EQ(e.origin(), bad);
-    const std::string prefix = "rank " + std::to_string(bad) + " on host " +
-                               test_world().peer(bad).host + ": ";
+    const std::string prefix =
+        "rank " + std::to_string(bad) + " on host " + test_world().peer(bad).host + ": ";
     const std::string message = "shard-3.h5 is missing; copy it";
     EXPECT_EQ(e.what(), comm().size() == 1 ? message : prefix + message);
   }

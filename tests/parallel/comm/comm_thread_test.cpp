@@ -1,6 +1,8 @@
 // The communication thread without MPI: chunks beyond 2^31 bytes, the watchdog, failing peers, and
 // calls that differ.
 
+#include "parallel/comm/comm_thread.h"
+
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -11,7 +13,6 @@
 #include <vector>
 
 #include "parallel/comm/collectives.h"
-#include "parallel/comm/comm_thread.h"
 #include "parallel/comm/mpi_backend.h"
 #include "tests/parallel/comm/loopback_transport.h"
 
@@ -92,15 +93,18 @@ TEST(Chunks, MessagesBeyond31BitsKeepTheirOffsets) {
   const std::int64_t gib = std::int64_t{1} << 30;
   const std::int64_t size = 2 * gib + 8;
   const std::uintptr_t base = std::uintptr_t{1} << 40;  // never touched
-  world->comm()
-      .all_gather({"embedding"}, {reinterpret_cast<void*>(base), Bytes{size}})
-      .wait();
+  world->comm().all_gather({"embedding"}, {reinterpret_cast<void*>(base), Bytes{size}}).wait();
   world->finish();
   const std::uintptr_t theirs = base + static_cast<std::uintptr_t>(size);
   const std::vector<RecordingTransport::Posted> expected = {
-      {'r', 1, theirs, gib}, {'r', 1, theirs + gib, gib}, {'r', 1, theirs + 2 * gib, 8},
-      {'s', 1, base, gib},   {'s', 1, base + gib, gib},   {'s', 1, base + 2 * gib, 8},
-      {'r', 1, 0, 0},        {'s', 1, 0, 0}};  // the barrier of finish
+      {'r', 1, theirs, gib},
+      {'r', 1, theirs + gib, gib},
+      {'r', 1, theirs + 2 * gib, 8},
+      {'s', 1, base, gib},
+      {'s', 1, base + gib, gib},
+      {'s', 1, base + 2 * gib, 8},
+      {'r', 1, 0, 0},
+      {'s', 1, 0, 0}};  // the barrier of finish
   EXPECT_EQ(posted, expected);
 }
 
@@ -112,8 +116,7 @@ void on_ranks(int size, const WorldOptions& options, const std::function<void(Wo
   std::vector<std::thread> ranks;
   for (int r = 0; r < size; ++r) {
     ranks.emplace_back([&, r] {
-      const auto world =
-          make_transport_world(std::make_unique<LoopbackTransport>(hub, r), options);
+      const auto world = make_transport_world(std::make_unique<LoopbackTransport>(hub, r), options);
       body(*world);
     });
   }
@@ -199,11 +202,11 @@ TEST(Watchdog, NamesTheCallAndTheSilentRankAndFailsAllLaterCalls) {
       while (thrown < 2) std::this_thread::sleep_for(milliseconds(5));
       return;
     }
-    const std::string message =
-        communication_error([&] { gather(world.comm(), "layers.3"); });
-    EXPECT_NE(message.find("no progress in collective #1 (all_gather layers.3 on world) from rank 1 "
-                           "(host node1, pid 101) for 0.3 s;"),
-              std::string::npos)
+    const std::string message = communication_error([&] { gather(world.comm(), "layers.3"); });
+    EXPECT_NE(
+        message.find("no progress in collective #1 (all_gather layers.3 on world) from rank 1 "
+                     "(host node1, pid 101) for 0.3 s;"),
+        std::string::npos)
         << message;
     EXPECT_EQ(communication_error([&] { gather(world.comm(), "layers.4"); }), message);
     EXPECT_EQ(communication_error([&] { world.finish(); }), message);
@@ -248,8 +251,8 @@ TEST(FailingPeer, EndsPendingAndLaterCalls) {
   std::vector<std::thread> ranks;
   for (const int r : {0, 2}) {
     ranks.emplace_back([&, r] {
-      const auto world = make_transport_world(std::make_unique<LoopbackTransport>(hub, r),
-                                              impatient(30000));
+      const auto world =
+          make_transport_world(std::make_unique<LoopbackTransport>(hub, r), impatient(30000));
       const std::string message = communication_error([&] { gather(world->comm(), "x"); });
       EXPECT_NE(message.find("rank 1 (host node1, pid 101) failed"), std::string::npos) << message;
       EXPECT_TRUE(world->peer_failed());

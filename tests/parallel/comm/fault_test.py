@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Ranks that die, stop, fail or leave: the job's exit code, its one message, and that it ends.
 
-usage: fault_test.py Case.test_name, with MPIEXEC and FAULT_DRIVER in the environment.
+usage: fault_test.py Case.test_name, with MPIEXEC, FAULT_DRIVER and FAILING_TEST in the environment.
 """
 import os
 import re
@@ -12,8 +12,8 @@ import unittest
 class Job:
     """One finished run of fault_driver."""
 
-    def __init__(self, scenario, ranks=3):
-        command = [os.environ["MPIEXEC"], "-q", "-n", str(ranks), os.environ["FAULT_DRIVER"], scenario]
+    def __init__(self, scenario, ranks=3, program="FAULT_DRIVER"):
+        command = [os.environ["MPIEXEC"], "-q", "-n", str(ranks), os.environ[program], scenario]
         # What a sanitizer says about its suppressions is not the program's text.
         environment = dict(os.environ)
         for tool in ("LSAN_OPTIONS", "TSAN_OPTIONS"):
@@ -92,6 +92,14 @@ class Faults(unittest.TestCase):
 
     def test_cannot_open(self):
         self.check(Job("cannot_open"), 4, r"error: rank 1 on host \S+: /node/shard-1\.h5: no such file$")
+
+    def test_main_of_the_mpi_tests(self):
+        job = Job("--gtest_color=no", 3, "FAILING_TEST")
+        self.assertNotEqual(job.code, 0, job.text)
+        self.assertIn("1 of 3 ranks failed", job.text)
+        self.assertEqual(re.findall(r"rank \d of \d failed:", job.text), ["rank 1 of 3 failed:"])
+        self.assertIn("meant to fail", job.text)
+        self.assertNotEqual(Job("--gtest_filter=No.Such", 2, "FAILING_TEST").code, 0)
 
     def test_continued(self):
         job = Job("continued")

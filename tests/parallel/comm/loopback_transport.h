@@ -1,6 +1,6 @@
 #pragma once
-// Ranks as threads of one process: a transport over a shared mailbox, with faults on demand. It lets
-// the watchdog and the checks be tested without MPI, also under the thread sanitizer.
+// Ranks as threads of one process: a transport over a shared mailbox, with faults on demand. It
+// lets the watchdog and the checks be tested without MPI, also under the thread sanitizer.
 
 #include <algorithm>
 #include <condition_variable>
@@ -33,7 +33,7 @@ class LoopbackHub {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<Address, std::deque<std::vector<char>>> mail_;
-  std::vector<std::deque<int>> failures_;  // for each rank
+  std::vector<std::deque<int>> failures_;                                   // for each rank
   std::map<int, std::vector<std::pair<std::pair<int, int>, int>>> splits_;  // (color, key), rank
 };
 

@@ -99,7 +99,8 @@ TEST_F(SingleBackend, AbortEndsTheProcessWithTheCode) {
 }
 
 TEST(WorldCreate, ALoneProcessNeedsNoMpi) {
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "SLURM_STEP_NUM_TASKS"}) {
+  for (const char* name :
+       {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "SLURM_STEP_NUM_TASKS"}) {
     unsetenv(name);
   }
   EXPECT_FALSE(launched_by_mpi());

@@ -33,7 +33,7 @@ TEST(Batch, an_impossible_one_names_the_equation_and_the_nearest_legal_counts) {
        {Row{6, "4 and 8"}, {12, "8 and 16"}, {24, "16 and 32"}, {48, "32 and 64"}, {256, "128"}}) {
     const std::string problem =
         only_problem(with_train("batch: 1024, accumulation: 8"), {}, row.ranks);
-    expect_problem(problem, "cfg.yaml:12:28",
+    expect_problem(problem, "cfg.yaml:12:27",
                    {"train.batch",
                     "1024 = micro_batch auto x accumulation 8 x " + std::to_string(row.ranks) +
                         " data ranks has no integer solution",
@@ -44,10 +44,10 @@ TEST(Batch, an_impossible_one_names_the_equation_and_the_nearest_legal_counts) {
 
 TEST(Batch, all_three_must_agree) {
   expect_problem(only_problem(with_train("batch: 24, micro_batch: 2, accumulation: 4"), {}, 2),
-                 "cfg.yaml:12:28",
+                 "cfg.yaml:12:27",
                  {"24 = micro_batch 2 x accumulation 4 x 2 data ranks does not hold", "nearby: 3"});
   expect_problem(only_problem(with_train("batch: 25, micro_batch: 2, accumulation: 4"), {}, 2),
-                 "cfg.yaml:12:28", {"nearby: none"});
+                 "cfg.yaml:12:27", {"nearby: none"});
 }
 
 TEST(Batch, fewer_than_two_are_not_enough) {

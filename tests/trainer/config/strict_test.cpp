@@ -113,11 +113,19 @@ TEST(Strict, the_top_must_be_a_map) {
 }
 
 TEST(Strict, broken_yaml_names_its_place) {
-  expect_problem(only_problem(edited("lr: 2.0e-5\n", "betas: [0.9, 0.95\n")).substr(0, 40),
-                 "cfg.yaml:18:1", {});
-  expect_problem(only_problem(edited("  lr: 2.0e-5\n", "  lr: \"2\n")).substr(0, 40),
-                 "cfg.yaml:18:1", {});
+  expect_problem(only_problem(edited("lr: 2.0e-5\n", "betas: [0.9, 0.95\n")), "cfg.yaml:17:20",
+                 {"end of sequence flow not found"});
   EXPECT_NE(only_problem(std::string(100000, '[')).find("cfg.yaml:1:"), std::string::npos);
+}
+
+TEST(Strict, an_unclosed_quote_does_not_swallow_the_rest) {
+  const std::string good = kGoodConfig;
+  for (const char* quote : {"\"", "'"}) {
+    for (const char* rest : {"", "\n", "\n\n# comment\n", "\nlog: {format: json}\n", " \t\r\n"}) {
+      const auto problem = only_problem(good + "checkpoint: {}\neval: " + quote + "x" + rest);
+      EXPECT_NE(problem.find("a quote is not closed"), std::string::npos) << problem;
+    }
+  }
 }
 
 TEST(Strict, a_missing_space_after_the_colon_is_told) {

@@ -141,11 +141,11 @@ TEST(Values, lists) {
 }
 
 TEST(Values, numbers_print_as_they_read) {
-  for (const double value : {1e-6, 0.1, 2.0e-5, 3.0, 1e300, 0.30000000000000004, 1e-320}) {
+  for (const double value : {1e-6, 0.1, 2.0e-5, 3.0, 1e299, 0.30000000000000004}) {
     double back = 0.0;
     const std::string text = yaml_number(value);
-    if (value > 1e-300) ASSERT_EQ(read_number(scalar(text), {}, back), "") << text;
-    if (value > 1e-300) EXPECT_EQ(back, value) << text;
+    EXPECT_EQ(read_number(scalar(text), {}, back), "") << text;
+    EXPECT_EQ(back, value) << text;
   }
 }
 

@@ -1,0 +1,226 @@
+"""Checkpoints that cannot be written, were cut, changed or lost, are read while they are written, or are
+wanted by two runs."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import unittest
+
+import k25_testing
+from k25_testing import state_hash
+from train_testing import ORDERED, TrainTest, rank_pids
+
+SMALL = {"train.steps": 4, "checkpoint.every": 2, "checkpoint.keep": 9}
+# The shared-memory files of Open MPI would meet the limit too.
+NO_SHARED_MEMORY = {"OMPI_MCA_btl": "self,tcp"}
+
+
+class Damage(TrainTest):
+    """Each kind of damage to the newest checkpoint: named in the error, and `auto` falls back."""
+
+    def check(self, damage, *words):
+        self.assert_ok(self.train(SMALL, 2))
+        good = state_hash(self.run_dir, "step:2")
+        shard = self.shard(4, 1)
+        damage(shard)
+        named = self.train({**SMALL, "train.steps": 5}, 2, args=["--resume", "step:4"])
+        self.assert_error(named, 4, *words)
+        self.assertEqual(self.saved_steps(), [2, 4])
+        self.assertEqual(state_hash(self.run_dir, "step:2"), good)
+        shown = k25_testing.run(["inspect", self.run_dir])
+        self.assert_error(shown, 4, *words)
+        again = self.assert_ok(self.train({**SMALL, "train.steps": 5}, 2))
+        self.assertIn("resumed from", again.stdout)
+        self.assertIn("at step 2", again.stdout)
+        self.assertIn("step-000004 is passed over", again.stderr)
+        self.assertEqual([s["step"] for s in k25_testing.steps(self.run_dir)], [1, 2, 3, 4, 5])
+        straight = self.folder / "straight"
+        self.assert_ok(self.train({**SMALL, "train.steps": 5}, 2, run_dir=straight))
+        self.assertEqual(state_hash(self.run_dir), state_hash(straight))
+
+    def test_one_byte_flipped(self):
+        def flip(path):
+            content = bytearray(path.read_bytes())
+            content[len(content) // 2] ^= 1
+            path.write_bytes(content)
+        self.check(flip, "rank-00001.h5", "expected SHA-256")
+
+    def test_one_byte_short(self):
+        self.check(lambda p: os.truncate(p, p.stat().st_size - 1), "rank-00001.h5", "expected",
+                   "truncated or unfinished")
+
+    def test_cut_to_96_bytes(self):
+        self.check(lambda p: os.truncate(p, 96), "rank-00001.h5", "has 96", "truncated or unfinished")
+
+    def test_empty(self):
+        self.check(lambda p: os.truncate(p, 0), "rank-00001.h5", "has 0", "truncated or unfinished")
+
+    def test_text_instead(self):
+        self.check(lambda p: p.write_text("not a checkpoint\n"), "rank-00001.h5", "bytes")
+
+    def test_text_of_the_same_size(self):
+        self.check(lambda p: p.write_bytes(b"x" * p.stat().st_size), "rank-00001.h5", "SHA-256")
+
+    def test_missing(self):
+        self.check(os.remove, "rank-00001.h5", "No such file")
+
+    def test_a_folder_instead(self):
+        def replace(path):
+            path.unlink()
+            path.mkdir()
+        self.check(replace, "rank-00001.h5", "directory")
+
+    def test_manifest_missing(self):
+        self.check(lambda p: os.remove(p.parent / "manifest.json"), "step-000004", "unfinished")
+
+    def test_manifest_cut(self):
+        self.check(lambda p: os.truncate(p.parent / "manifest.json", 200), "manifest.json", "damaged")
+
+    def test_only_broken_ones(self):
+        self.assert_ok(self.train({"train.steps": 2}, 2))
+        os.truncate(self.shard(2, 0), 100)
+        result = self.train({}, 2)
+        self.assert_error(result, 4, "holds only broken checkpoints", "rank-00000.h5", "--resume none")
+
+    def test_checkpoints_is_no_folder(self):
+        self.run_dir.mkdir()
+        (self.run_dir / "checkpoints").write_text("x")
+        self.assert_error(self.train({}, 2), 4, "checkpoints", "Not a directory")
+
+
+class NoSpace(TrainTest):
+    """A file size limit of one rank stands for a full disk."""
+
+    WIDE = {**SMALL, "model.hidden": 64, "model.ffn": 128, "data.validation": None}
+
+    def limited(self, changes, bytes_allowed, args=()):
+        path = self.write_config({**self.WIDE, **changes})
+        command = ["train", path, *args]
+        return self.run_unlike([(1, [], [], command),
+                                (1, [], ["prlimit", f"--fsize={bytes_allowed}", "--"], command)],
+                               env=NO_SHARED_MEMORY)
+
+    def test_stop(self):
+        self.assert_ok(self.train({**self.WIDE, "train.steps": 2}, 2))
+        before = state_hash(self.run_dir)
+        for asynchronous in (True, False):
+            result = self.limited({"train.steps": 6, "checkpoint.asynchronous": asynchronous}, 65536)
+            self.assert_error(result, 4, "step 4 was not saved", "rank 1 on host", "rank-00001.h5",
+                              "File too large")
+            self.assertEqual(sorted(os.listdir(self.run_dir / "checkpoints")), ["step-000002"])
+            self.assertEqual((self.run_dir / "latest").read_text(), "step-000002\n")
+            self.assertEqual(state_hash(self.run_dir), before)
+
+    def test_warn_goes_on_and_the_end_is_no_success(self):
+        self.assert_ok(self.train({**self.WIDE, "train.steps": 2}, 2))
+        result = self.limited({"train.steps": 6, "checkpoint.on_error": "warn"}, 65536)
+        self.assert_error(result, 4, "its last state could not be saved")
+        warned = [w for w in result.warnings if "was not saved" in w]
+        self.assertEqual(len(warned), 2, str(result))  # steps 4 and 6, by one rank
+        self.assertEqual(self.steps_done(), 6)
+        self.assertEqual(sorted(os.listdir(self.run_dir / "checkpoints")), ["step-000002"])
+
+    def test_alone(self):
+        result = self.train({**self.WIDE, "log.tensorboard": False}, file_limit=65536)
+        self.assert_error(result, 4, "step 2 was not saved", "File too large")
+        self.assertEqual(os.listdir(self.run_dir / "checkpoints"), [])
+        self.assert_ok(self.train(self.WIDE))
+
+    def test_metrics(self):
+        # Lines of steps 1 to 3 fit. No checkpoint fits, and none is due.
+        result = self.train({"train.steps": 40, "log.tensorboard": False, "data.validation": None},
+                            file_limit=2048)
+        self.assert_error(result, 4, "metrics.jsonl", "File too large")
+
+
+class Elsewhere(TrainTest):
+    """Ranks that do not see the same files, as on hosts without a shared disk."""
+
+    def folders(self):
+        names = [self.folder / name for name in ("here", "there")]
+        for name in names:
+            name.mkdir()
+        return names
+
+    def test_run_directory(self):
+        here, there = self.folders()
+        path = self.write_config({"run.dir": "run", "train.batch": 12})
+        result = self.run_unlike([(2, ["-wdir", here], [], ["train", path]),
+                                  (1, ["-wdir", there], [], ["train", path])])
+        self.assert_error(result, 4, "rank 2 on host", there / "run" / "lock", "share")
+        self.assertEqual(list(there.iterdir()), [])
+
+    def test_checkpoint_to_resume_from(self):
+        here, there = self.folders()
+        self.assert_ok(self.train({"train.steps": 2, "train.batch": 12}, 2))
+        shutil.copytree(self.run_dir, here / "run")
+        path = self.write_config({"train.batch": 12})
+        result = self.run_unlike([(2, ["-wdir", here], [], ["train", path, "--resume", "run"]),
+                                  (1, ["-wdir", there], [], ["train", path, "--resume", "run"])])
+        self.assert_error(result, 4, "rank 2 on host", "run/checkpoints/step-000002")
+
+    def test_corpus(self):
+        here, there = self.folders()
+        shutil.copytree(k25_testing.corpus().parent, here / "corpus")
+        path = self.write_config({"train.batch": 12, "data.train": "corpus/manifest.json"})
+        result = self.run_unlike([(2, ["-wdir", here], [], ["train", path]),
+                                  (1, ["-wdir", there], [], ["train", path])])
+        self.assert_error(result, 3, "rank 2 on host", "corpus/manifest.json")
+
+
+class TwoRuns(TrainTest):
+    def test_second_run_is_refused(self):
+        process = self.start_train({"train.steps": 100000}, 2)
+        self.wait_for(lambda: self.steps_done() > 0, process)
+        owner = rank_pids(str(self.folder))[0]
+        result = k25_testing.run(["train", self.config_path], 2)
+        self.assertEqual(result.code, 4, str(result))
+        self.assertEqual(len(result.errors), 1, str(result))
+        self.assertIn(f"directory in use by pid {owner} on host {socket.gethostname()}", result.stderr)
+        self.assertIsNone(process.poll())
+        os.killpg(process.pid, signal.SIGKILL)
+        k25_testing.finish(process)
+        self.assert_no_process_left()
+        # The lock of a killed run does not bind.
+        self.assert_ok(self.train({"train.steps": 1, "train.resume": "none"}, 2))
+
+
+class Readers(TrainTest):
+    def test_inspect_during_fifty_saves_sees_whole_checkpoints_only(self):
+        process = self.start_train({"train.steps": 50, "checkpoint.every": 1, "checkpoint.keep": 1}, 2)
+        self.wait_for(lambda: (self.run_dir / "latest").exists(), process)
+        seen = []
+        while process.poll() is None:
+            shown = self.assert_ok(k25_testing.run(["inspect", self.run_dir]))
+            self.assertIn("(verified)", shown.stdout)
+            self.assertNotIn("broken", shown.stdout)
+            seen.append(int(re.search(r"^  step (\d+)$", shown.stdout, re.M).group(1)))
+        self.assert_ok(k25_testing.finish(process))
+        self.assertEqual(seen, sorted(seen))
+        self.assertEqual(self.saved_steps()[-1], 50)
+        self.assertEqual([p.name for p in (self.run_dir / "checkpoints").glob("*.tmp")], [])
+
+
+class Retention(TrainTest):
+    def test_newest_and_best_are_kept(self):
+        # The learning rate explodes after a while, so the best step is an early one.
+        self.assert_ok(self.train({"train.steps": 12, "checkpoint.every": 3, "eval.every": 2,
+                                   "checkpoint.keep": 2, "optim.lr": 0.5}, 2))
+        evals = {m["step"]: m["val_loss"] for m in k25_testing.metrics(self.run_dir)
+                 if m.get("event") == "eval" and m["step"] > 0}
+        best = min(evals, key=evals.get)
+        self.assertEqual((self.run_dir / "best").read_text(), f"step-{best:06}\n")
+        self.assertEqual((self.run_dir / "latest").read_text(), "step-000012\n")
+        # Saved: 3, 6, 9, 12 and every step that was best when it was measured.
+        kept = self.saved_steps()
+        self.assertEqual(kept[-1], 12)
+        self.assertIn(best, kept)
+        self.assertLessEqual(len(kept), 3)
+        shown = k25_testing.run(["inspect", self.run_dir, "--checkpoint", "best"])
+        self.assertIn(f"best step {best} (validation loss {evals[best]:.4f})", shown.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,143 @@
+"""Ranks that are killed or stopped, and gradients that are not finite."""
+
+import re
+import signal
+import time
+import unittest
+
+import k25_testing
+from k25_testing import state_hash
+from train_testing import ORDERED, TrainTest, rank_pids
+
+KILLED = 128 + signal.SIGKILL
+SAVES = {**ORDERED, "train.steps": 12, "checkpoint.every": 2, "checkpoint.keep": 2}
+
+
+class KillPoints(TrainTest):
+    def check(self, point, rank, step, resumed_at):
+        straight = self.ordered(SAVES, 2, name="straight")
+        killed = self.train({**SAVES, "debug.kill.rank": rank, "debug.kill.point": point,
+                             "debug.kill.step": step}, 2)
+        self.assertEqual(killed.code, KILLED, str(killed))
+        self.assert_no_process_left()
+        again = self.assert_ok(self.train(SAVES, 2))
+        found = re.search(r"at step (\d+)", again.stdout)
+        self.assertIn(int(found.group(1)), resumed_at, str(again))
+        self.assertEqual(state_hash(self.run_dir), state_hash(straight))
+        self.assertEqual(list((self.run_dir / "checkpoints").glob("*.tmp")), [])
+        self.assertEqual((self.run_dir / "latest").read_text(), "step-000012\n")
+
+    def test_after_shard_write(self):
+        self.check("after_shard_write", 1, 6, [4])
+
+    def test_after_shard_write_on_rank_0(self):
+        self.check("after_shard_write", 0, 6, [4])
+
+    def test_before_rename(self):
+        self.check("before_rename", 0, 6, [4])
+
+    def test_after_rename_before_latest(self):
+        self.check("after_rename_before_latest", 0, 6, [6])
+
+    def test_before_rename_on_another_rank(self):
+        self.check("before_rename", 1, 6, [4, 6])
+
+    def test_in_the_first_save(self):
+        straight = self.ordered({**SAVES, "train.steps": 3}, 2, name="straight")
+        killed = self.train({**SAVES, "debug.kill.rank": 0, "debug.kill.point": "before_rename",
+                             "debug.kill.step": 2}, 2)
+        self.assertEqual(killed.code, KILLED, str(killed))
+        again = self.assert_ok(self.train({**SAVES, "train.steps": 3}, 2))
+        self.assertNotIn("resumed", again.stdout)
+        self.assertEqual(state_hash(self.run_dir), state_hash(straight))
+
+
+class LostRanks(TrainTest):
+    def test_a_killed_rank_ends_the_job_and_the_survivors_say_so(self):
+        process = self.start_train({"train.steps": 100000, "train.batch": 12, "debug.kill.rank": 1,
+                                    "debug.kill.step": 7}, 3)
+        self.wait_for(lambda: self.steps_done() >= 6, process)
+        begin = time.monotonic()
+        result = k25_testing.finish(process, 30)
+        self.assertEqual(result.code, KILLED, str(result))
+        self.assertLess(time.monotonic() - begin, 5 * k25_testing.slowness())
+        self.assertRegex(result.stderr, r"collective #\d+ \(.+\).*rank 1 \(host .+, pid \d+\)")
+        self.assert_no_process_left()
+
+    def test_a_stopped_rank_is_found_by_the_watchdog(self):
+        process = self.start_train({"train.steps": 100000, "train.batch": 12, "comm.timeout_s": 3,
+                                    "debug.kill.rank": 1, "debug.kill.step": 7,
+                                    "debug.kill.signal": int(signal.SIGSTOP)}, 3)
+        self.wait_for(lambda: self.steps_done() >= 6, process)
+        stopped = rank_pids(str(self.folder))[1]
+        begin = time.monotonic()
+        result = k25_testing.finish(process, 60)
+        self.assertLess(time.monotonic() - begin, 13 * k25_testing.slowness())
+        self.assertEqual(result.code, 6, str(result))
+        self.assertEqual(len(result.errors), 1, str(result))
+        self.assertRegex(result.stderr, r"no progress in collective #\d+ \(.+\) from rank 1 \(host .+, "
+                                        rf"pid {stopped}\)")
+        self.assert_no_process_left()
+
+
+class NotFinite(TrainTest):
+    def hashes_around(self, ranks, tensor, value, index=0):
+        """A spoilt gradient at step 3 of 4: hashes after steps 2, 3 and 4, and the records."""
+        folder = self.folder / f"{tensor}-{value}"
+        result = self.train({"train.steps": 4, "checkpoint.every": 1, "checkpoint.keep": 9,
+                             "debug.inject.step": 3, "debug.inject.tensor": tensor,
+                             "debug.inject.index": index, "debug.inject.value": value}, ranks,
+                            run_dir=folder)
+        self.assert_ok(result)
+        self.assertEqual(len([w for w in result.warnings if "step 3" in w and tensor in w]), 1,
+                         str(result))
+        return [state_hash(folder, f"step:{n}") for n in (2, 3, 4)], k25_testing.steps(folder)
+
+    def test_a_skipped_step_changes_nothing_on_any_rank(self):
+        for ranks, tensor, value, index in ((2, "layers.1.ffn.gate_up", "inf", 900),
+                                            (2, "final_norm", "nan", 3), (1, "embedding", "-inf", 0)):
+            hashes, records = self.hashes_around(ranks, tensor, value, index)
+            self.assertEqual(hashes[0], hashes[1])
+            self.assertNotEqual(hashes[1], hashes[2])
+            self.assertEqual([r["skipped"] for r in records], [0, 0, 1, 1])
+            self.assertEqual([r["skipped_now"] for r in records], [0, 0, 1, 0])
+            self.assertNotIn("gnorm", records[2])
+            self.assertEqual(records[2]["total_tokens"], records[1]["total_tokens"])
+            self.assertGreater(records[3]["total_tokens"], records[2]["total_tokens"])
+
+    def test_too_many_in_a_row_end_the_run_with_the_last_checkpoint_intact(self):
+        self.assert_ok(self.train({"train.steps": 2}, 2))
+        before = state_hash(self.run_dir)
+        result = self.train({"train.steps": 20, "debug.inject.step": 0, "checkpoint.every": 100,
+                             "debug.inject.tensor": "embedding", "debug.inject.value": "inf",
+                             "numeric.max_consecutive_skips": 3}, 2)
+        self.assert_error(result, 5, "step 5", "3 steps in a row")
+        self.assertEqual(len([w for w in result.warnings if "embedding" in w]), 3, str(result))
+        self.assertEqual(state_hash(self.run_dir), before)
+        self.assert_ok(self.train({"train.steps": 3}, 2))
+
+    def test_on_nan_stop(self):
+        result = self.train({"debug.inject.step": 2, "debug.inject.tensor": "embedding",
+                             "numeric.on_nan": "stop"}, 2)
+        self.assert_error(result, 5, "step 2", "on_nan is stop")
+
+    def test_what_cannot_be_injected_is_said_at_the_start(self):
+        for tensor, index, words in (("layers.9.none", 0, "is no parameter"),
+                                     ("embedding", 10**9, "debug.inject.index")):
+            result = self.train({"debug.inject.step": 2, "debug.inject.tensor": tensor,
+                                 "debug.inject.index": index}, 2)
+            self.assert_error(result, 2, words)
+            self.assertEqual(self.steps_done(), 0)
+
+
+class EndOfData(TrainTest):
+    def test_stop_when_exhausted_is_one_message(self):
+        manifest = k25_testing.corpus({"law": {f"{i}.txt": k25_testing.words(60, i) for i in range(6)}})
+        result = self.train({"data.on_exhausted": "stop", "data.validation": None, "train.steps": 99,
+                             "checkpoint.every": 1}, 2, manifest)
+        self.assert_error(result, 3, "is exhausted")
+        self.assertEqual(self.saved_steps()[-1], self.steps_done())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,67 @@
+"""Ranks killed at random moments, inside saves too: the run always goes on, to the same bits."""
+
+import os
+import random
+import re
+import signal
+import time
+import unittest
+
+import k25_testing
+from k25_testing import state_hash
+from train_testing import ORDERED, TrainTest, rank_pids
+
+KILLED = 128 + signal.SIGKILL
+
+
+class RandomKills(TrainTest):
+    KILLS = 20
+
+    def kill_at_random(self, draw, span):
+        """Starts the run, kills one rank after a random time or at a random point of a save. True if it came
+        to that before the run was done."""
+        changes = dict(self.changes)
+        points = ("step", "after_shard_write", "before_rename", "after_rename_before_latest")
+        by_point = draw.random() < 0.4
+        if by_point:
+            done = max(self.saved_steps(), default=0)
+            changes.update({"debug.kill.rank": draw.randrange(2), "debug.kill.point": draw.choice(points),
+                            "debug.kill.step": draw.randrange(done + 1, done + 6)})
+        process = self.start_train(changes, 2)
+        if not by_point:
+            time.sleep(draw.uniform(0, span))
+            pids = rank_pids(str(self.folder))
+            if pids:
+                os.kill(pids[draw.choice(sorted(pids))], signal.SIGKILL)
+        result = k25_testing.finish(process)
+        self.assertIn(result.code, (0, KILLED), str(result))
+        self.assertEqual(result.errors, [], str(result))
+        self.assert_no_process_left()
+        found = re.search(r"resumed from .* at step (\d+)", result.stdout)
+        if found:
+            self.assertGreaterEqual(int(found.group(1)), self.reached)
+            self.reached = int(found.group(1))
+        return result.code == KILLED
+
+    def test_twenty_random_moments(self):
+        self.changes = {**ORDERED, "train.steps": 60, "checkpoint.every": 1, "checkpoint.keep": 3,
+                        "eval.every": 10, "data.validation": {"fraction": 0.1}}
+        begin = time.monotonic()
+        self.assert_ok(self.train(self.changes, 2, run_dir=self.folder / "straight"))
+        span = time.monotonic() - begin
+        straight = state_hash(self.folder / "straight")
+        draw = random.Random(25)
+        kills, self.reached = 0, 0
+        while kills < self.KILLS:
+            if self.kill_at_random(draw, span):
+                kills += 1
+            else:  # it ended first: compare, and begin another
+                self.assertEqual(state_hash(self.run_dir), straight)
+                self.run_dir = self.folder / f"run-{kills}"
+                self.reached = 0
+        self.assert_ok(self.train(self.changes, 2))
+        self.assertEqual(state_hash(self.run_dir), straight)
+
+
+if __name__ == "__main__":
+    unittest.main()
