@@ -25,7 +25,6 @@ struct PrepareOptions {
   std::filesystem::path out;
   std::filesystem::path tokenizer;  ///< reuse this model; empty: train one
   std::int32_t vocab = 1000;
-  std::uint64_t seed = 7;  ///< reserved: nothing in here is drawn at random
   Duplicates duplicates = Duplicates::kDropExact;
   double containment = 0.8;  ///< near-duplicate from this share of the smaller document's shingles
   std::int64_t max_file_tokens = std::int64_t{1} << 30;

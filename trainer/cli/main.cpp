@@ -6,12 +6,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <system_error>
-#include <thread>
 #include <vector>
 
 #include "parallel/comm/agree.h"
@@ -60,26 +58,14 @@ void print_error(const Error& error) {
   }
 }
 
-// When a peer is lost, all survivors notice within moments: the lowest rank speaks, the others find
-// that it did and leave in silence.
-bool somebody_else_reports(World& world) {
-  const auto turn =
-      std::chrono::steady_clock::now() + std::chrono::milliseconds(300) * world.rank();
-  while (std::chrono::steady_clock::now() < turn) {
-    if (world.peer_failed()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  return world.peer_failed();
-}
-
 int end_with(World& world, const Error& error) {
   if (dynamic_cast<const AgreedError*>(&error) != nullptr) {
     if (world.rank() == 0) print_error(error);
     world.finish();
     return error.exit_code();
   }
-  const bool lost_peer = error.kind() == ErrorKind::kCommunication;
-  if (!(lost_peer && somebody_else_reports(world)) && !world.peer_failed()) print_error(error);
+  // The communication threads let one rank speak: the others see that a peer has failed.
+  if (!world.peer_failed()) print_error(error);
   std::fflush(nullptr);
   world.abort(error.exit_code());
   return error.exit_code();  // abort does not return

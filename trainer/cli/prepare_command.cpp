@@ -27,7 +27,6 @@ Command add_prepare(CLI::App& root) {
   app->add_option("--out", options->out, "corpus folder to create")->required();
   app->add_option("--vocab", options->vocab, "vocabulary of a new tokenizer")->capture_default_str();
   app->add_option("--tokenizer", options->tokenizer, "reuse this tokenizer model");
-  app->add_option("--seed", options->seed, "seed")->capture_default_str();
   app->add_option("--containment", options->containment,
                   "share of a document's shingles from which it is a near-duplicate")
       ->capture_default_str();
