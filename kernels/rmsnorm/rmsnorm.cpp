@@ -99,7 +99,7 @@ void rmsnorm_backward(Context& ctx, const RmsNormPlan& plan, const RmsNormBackwa
   check_vector("rstd_N", in.rstd_N, d.dtype, d.rows);
   if (in.d_sum_ND) check_matrix("d_sum_ND", in.d_sum_ND, d);
   check_matrix("dx_ND", out.dx_ND, d);
-  check_vector("dgain_D", out.dgain_D, d.dtype, d.cols);
+  if (out.dgain_D) check_vector("dgain_D", out.dgain_D, d.dtype, d.cols);
   check_workspace("rmsnorm", workspace, plan.workspace_bytes);
   if (d.rows == 0) return;
   const RmsNormBackwardArgs args{
@@ -120,6 +120,7 @@ void rmsnorm_backward(Context& ctx, const RmsNormPlan& plan, const RmsNormBackwa
                  static_cast<void*>(partials + begin / block * partial_bytes));
   };
   parallel_for(ctx.threads, d.rows, block, std::ref(body));
+  if (!out.dgain_D) return;
   if (d.dtype == DType::kFloat64) {
     add_partials<double>(ctx, workspace, d, out.dgain_D);
   } else {

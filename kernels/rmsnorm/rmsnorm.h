@@ -2,7 +2,8 @@
 // Residual add and RMSNorm in one pass:  s = x + residual;  y = s / sqrt(mean(s^2) + eps) * gain.
 // Without a residual, s = x and nothing is written to `sum`.
 //
-// Legend  N rows, D columns. x, residual, sum, y: [N, D] of one dtype (fp32, bf16, fp64), rows dense.
+// Legend  N rows, D columns. x, residual, sum, y: [N, D] of one dtype (fp32, bf16, fp64), rows
+// dense.
 //         gain: [D], fp32 (fp64 for fp64). rstd: [N], fp32 (fp64 for fp64): 1 / sqrt(mean + eps).
 // Numerics  Sums in fp32 for fp32 and bf16 storage. `sum` is rounded to its dtype before the norm
 //         reads it, so that backward sees the same value.
@@ -40,7 +41,7 @@ struct RmsNormBackwardIn {
   ConstTensor dy_ND, sum_ND, gain_D, rstd_N, d_sum_ND;  ///< d_sum optional
 };
 struct RmsNormBackwardOut {
-  Tensor dx_ND, dgain_D;
+  Tensor dx_ND, dgain_D;  ///< dgain optional (frozen gain)
 };
 
 RmsNormPlan rmsnorm_plan(const RmsNormDesc& desc);

@@ -1,7 +1,5 @@
 // Transport over MPI: the only file that calls it.
 
-#define OMPI_SKIP_MPICXX 1  // the C++ bindings were removed from MPI and their headers warn
-#define MPICH_SKIP_MPICXX 1
 #include <fmt/format.h>
 #include <mpi.h>
 #include <unistd.h>

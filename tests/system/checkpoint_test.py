@@ -134,6 +134,13 @@ class NoSpace(TrainTest):
                             file_limit=2048)
         self.assert_error(result, 4, "metrics.jsonl", "File too large")
 
+    def test_metrics_of_a_job(self):
+        path = self.write_config({"train.steps": 40, "log.tensorboard": False, "data.validation": None,
+                                  "train.batch": 12})
+        result = self.run_unlike([(1, [], ["prlimit", "--fsize=2048", "--"], ["train", path]),
+                                  (2, [], [], ["train", path])], env=NO_SHARED_MEMORY)
+        self.assert_error(result, 4, "metrics.jsonl", "File too large")
+
 
 class Elsewhere(TrainTest):
     """Ranks that do not see the same files, as on hosts without a shared disk."""

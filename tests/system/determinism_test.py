@@ -38,6 +38,17 @@ class RankCount(TrainTest):
     def test_alone_equals_one_rank_of_mpirun(self):
         self.check({"train.steps": 3}, (None, 1))
 
+    def test_evaluation(self):
+        losses = {}
+        for ranks in (1, 2, 3):
+            folder = self.ordered({"train.steps": 2, "eval.every": 1, "data.validation.fraction": 0.3},
+                                  ranks, name=f"eval-{ranks}")
+            losses[ranks] = [m["val_loss"] for m in k25_testing.metrics(folder)
+                             if m.get("event") == "eval"]
+        self.assertEqual(len(losses[1]), 3)
+        self.assertEqual(losses[1], losses[2])
+        self.assertEqual(losses[1], losses[3])
+
     def test_replicas(self):
         a = self.ordered({"train.steps": 6}, 4, name="sharded")
         b = self.ordered({"train.steps": 6, "mesh.replicate": 2, "mesh.shard": 2}, 4, name="hybrid")
@@ -126,6 +137,15 @@ class Options(TrainTest):
     def test_a_wholly_frozen_model_stays(self):
         folder = self.ordered({"train.steps": 2, "checkpoint.every": 1, "optim.freeze": ["*"]}, 2)
         self.assertEqual(state_hash(folder, "step:1"), state_hash(folder, "step:2"))
+
+    def test_every_part_can_be_frozen(self):
+        for tied in (False, True):
+            for n, patterns in enumerate((["layers.0.*"], ["*norm*"], ["*qkv", "*down"],
+                                          ["embedding"] if tied else ["head"])):
+                changes = {"train.steps": 2, "optim.freeze": patterns, "model.tie_embeddings": tied}
+                a = self.ordered(changes, 1, name=f"one-{tied}-{n}")
+                b = self.ordered(changes, 3, name=f"three-{tied}-{n}")
+                self.assertEqual(state_hash(a), state_hash(b), patterns)
 
     def test_memory_is_as_planned_on_every_rank(self):
         for ranks, changes in ((1, {}), (2, {"train.precision": "bf16"}), (4, {}),

@@ -95,7 +95,8 @@ def command(args, ranks=None, mpi_args=()):
 
 
 def start(args, ranks=None, env=None, mpi_args=(), stdout=subprocess.PIPE, file_limit=None, cwd=None):
-    """A run in a process group of its own, for tests that signal it. `file_limit`: bytes a file may have."""
+    """A run in a process group of its own, for tests that signal it. `file_limit`: bytes a file may have
+    (not with ranks, MPI writes files of its own; see limit_files)."""
     def limit():
         if file_limit is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
@@ -282,6 +283,22 @@ class K25Test(unittest.TestCase):
             except ProcessLookupError:
                 pass
         self.fail(f"processes were left behind: {left}")
+
+
+def limit_files(text, size):
+    """From now on no file of the running k25 processes with `text` on their command line grows beyond `size`."""
+    for pid in processes_naming(text):
+        if os.path.basename(os.readlink(f"/proc/{pid}/exe")) == os.path.basename(K25):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, size))
+
+
+def wait_for(condition, what, timeout=60.0):
+    """Polls until `condition()` is true."""
+    end = time.monotonic() + timeout * slowness()
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"waited in vain for {what}")
+        time.sleep(0.02)
 
 
 def processes_naming(text):

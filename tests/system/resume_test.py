@@ -124,7 +124,7 @@ class Targets(TrainTest):
         changes = {**ORDERED, "train.steps": 6, "checkpoint.every": 2, "checkpoint.keep": 9}
         self.assert_ok(self.train(changes))
         result = self.assert_ok(self.train(changes, args=["--resume", "step:2"]))
-        self.assertIn("is now step-000004.set-aside", result.stderr)
+        self.assertIn("is now step-000004.set-aside-1", result.stderr)
         self.assertIn("at step 2", result.stdout)
         self.assertEqual(self.saved_steps(), [2, 4, 6])
         self.assertEqual(state_hash(self.run_dir), state_hash(straight))

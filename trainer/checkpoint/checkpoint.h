@@ -117,7 +117,7 @@ class CheckpointWriter {
   /// The step committed last by this writer; -1 before. Below the last save's step when that one
   /// failed with checkpoint.on_error: warn.
   std::int64_t saved_step() const;
-  /// Seconds spent in snapshots and commits since the last call.
+  /// Seconds that training stood still for saves since the last call.
   double take_seconds();
 
  private:

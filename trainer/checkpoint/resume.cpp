@@ -90,8 +90,9 @@ void abandon_others(const fs::path& run_dir, const fs::path& target, const std::
     return set_aside(run_dir, "--resume " + resume + " is not in this run directory", notes);
   }
   for (auto later = here + 1; later != steps.end(); ++later) {
-    const fs::path aside = later->path.string() + ".set-aside";
-    fs::remove_all(aside);
+    int n = 1;
+    while (fs::exists(fmt::format("{}.set-aside-{}", later->path.string(), n))) ++n;
+    const fs::path aside = fmt::format("{}.set-aside-{}", later->path.string(), n);
     data::rename_durably(later->path, aside, ErrorKind::kCheckpoint);
     notes.push_back(fmt::format("{} lies after the step resumed from and is now {}",
                                 later->path.string(), aside.filename().string()));

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "data/io/atomic_file.h"
 #include "data/io/h5_layout.h"
@@ -27,6 +28,19 @@ namespace {
 namespace fs = std::filesystem;
 using parallel::collectively;
 using Clock = std::chrono::steady_clock;
+
+// Adds the seconds of its life.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
+  ~Stopwatch() { seconds_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  double& seconds_;
+  Clock::time_point start_ = Clock::now();
+};
 
 // This rank's part of one unit.
 struct Part {
@@ -97,6 +111,9 @@ struct CheckpointWriter::Impl {
 
   void plan_parts();
   void take_snapshot();
+  void save(const TrainState& now);
+  void poll();
+  void finish();
   void start_writing();
   void write_file() noexcept;
   void commit();
@@ -287,54 +304,62 @@ Bytes CheckpointWriter::plan(const std::vector<parallel::UnitSpec>& units,
   return Bytes{elements * 4};
 }
 
-void CheckpointWriter::save(const TrainState& state) {
-  Impl& w = *impl_;
-  if (w.pending && w.state.step == state.step) return;
+void CheckpointWriter::Impl::save(const TrainState& now) {
+  if (pending && state.step == now.step) return;
   finish();
-  if (w.saved_step == state.step) return;
-  const auto start = Clock::now();
-  w.state = state;
+  if (saved_step == now.step) return;
+  state = now;
   try {
-    collectively(w.mesh.world().comm(), "checkpoint folder", [&] {
-      if (!w.is_root()) return;
+    collectively(mesh.world().comm(), "checkpoint folder", [&] {
+      if (!is_root()) return;
       with_file_errors([&] {
-        fs::remove_all(w.unfinished());
-        fs::create_directories(w.unfinished());
+        fs::remove_all(unfinished());
+        fs::create_directories(unfinished());
       });
     });
   } catch (const parallel::AgreedError& error) {
-    return w.report_failure(
+    return report_failure(
         fmt::format("the checkpoint of step {} was not saved: {}", state.step, error.what()));
   }
-  w.take_snapshot();
-  w.digests = digest_store(w.mesh, w.store);
-  w.start_writing();
-  w.seconds += std::chrono::duration<double>(Clock::now() - start).count();
-  if (!w.config.asynchronous) finish();
+  take_snapshot();
+  digests = digest_store(mesh, store);
+  start_writing();
+  if (!config.asynchronous) finish();
 }
 
-void CheckpointWriter::poll() {
-  Impl& w = *impl_;
-  if (!w.pending) return;
-  std::int64_t all_written = w.written ? 1 : 0;
-  w.mesh.world()
+void CheckpointWriter::Impl::poll() {
+  if (!pending) return;
+  std::int64_t all_written = written ? 1 : 0;
+  mesh.world()
       .comm()
       .all_reduce_small({.name = "checkpoint written"},
                         {.integers = &all_written, .count = 1, .op = parallel::ReduceOp::kMin})
       .wait();
-  if (all_written == 0) return;
-  const auto start = Clock::now();
-  w.commit();
-  w.seconds += std::chrono::duration<double>(Clock::now() - start).count();
+  if (all_written != 0) commit();
 }
 
 // Asks again and again instead of waiting for the writer thread: a slow disk on one rank must not
 // look like a lost peer to the others.
-void CheckpointWriter::finish() {
-  while (impl_->pending) {
+void CheckpointWriter::Impl::finish() {
+  while (pending) {
     poll();
-    if (impl_->pending) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (pending) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+}
+
+void CheckpointWriter::save(const TrainState& state) {
+  const Stopwatch watch(impl_->seconds);
+  impl_->save(state);
+}
+
+void CheckpointWriter::poll() {
+  const Stopwatch watch(impl_->seconds);
+  impl_->poll();
+}
+
+void CheckpointWriter::finish() {
+  const Stopwatch watch(impl_->seconds);
+  impl_->finish();
 }
 
 void CheckpointWriter::mark_best(std::int64_t step) {

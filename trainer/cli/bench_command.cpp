@@ -75,13 +75,14 @@ class RandomCorpus {
 
 // GFLOP/s of the project's own fp32 GEMM on one rank: the ceiling that the step is held against.
 double gemm_ceiling(Context& context) {
-  constexpr std::int64_t n = 768;
-  const auto plan =
-      kernels::gemm_plan({.m = n, .n = n, .k = n, .transpose_b = kernels::Transpose::kYes});
+  constexpr std::int64_t kSize = 768;
+  const auto plan = kernels::gemm_plan(
+      {.m = kSize, .n = kSize, .k = kSize, .transpose_b = kernels::Transpose::kYes});
   HostAllocator allocator;
-  const Buffer memory(Bytes{3 * n * n * 4}, allocator), scratch(plan.workspace_bytes, allocator);
+  const Buffer memory(Bytes{3 * kSize * kSize * 4}, allocator),
+      scratch(plan.workspace_bytes, allocator);
   const auto matrix = [&](std::int64_t i) {
-    return memory.view(DType::kFloat32, {n, n}, Bytes{i * n * n * 4});
+    return memory.view(DType::kFloat32, {kSize, kSize}, Bytes{i * kSize * kSize * 4});
   };
   double best = 0.0;
   for (int i = 0; i < 8; ++i) {
@@ -89,7 +90,7 @@ double gemm_ceiling(Context& context) {
     kernels::gemm_forward(context, plan, {matrix(0), matrix(1)}, {matrix(2)},
                           {scratch.data(), scratch.size()});
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    best = std::max(best, 2.0 * n * n * n / seconds * 1e-9);
+    best = std::max(best, 2.0 * kSize * kSize * kSize / seconds * 1e-9);
   }
   return best;
 }

@@ -1,6 +1,6 @@
 #pragma once
-// The subcommands of k25. Each declares its options on a CLI11 subcommand and returns what to run; main
-// runs it with a world when it communicates, without one otherwise.
+// The subcommands of k25. Each declares its options on a CLI11 subcommand and returns what to run;
+// main runs it with a world when it communicates, without one otherwise.
 
 #include <CLI/CLI.hpp>
 #include <atomic>

@@ -21,8 +21,9 @@ void print_result(const EvalRecord& eval, const UnigramBaseline& baseline, std::
     fmt::print("step={} loss=n/a tokens={}\n", step, eval.tokens);
     return;
   }
-  fmt::print("step={} loss={:.4f} tokens={} unigram_entropy={:.4f} train_unigram_cross_entropy={:.4f}\n",
-             step, *eval.loss, eval.tokens, baseline.entropy, baseline.cross_entropy);
+  fmt::print(
+      "step={} loss={:.4f} tokens={} unigram_entropy={:.4f} train_unigram_cross_entropy={:.4f}\n",
+      step, *eval.loss, eval.tokens, baseline.entropy, baseline.cross_entropy);
   for (const auto& [domain, loss] : eval.domain_loss) {
     fmt::print("  domain={} loss={:.4f}\n", domain, loss);
   }
@@ -30,8 +31,8 @@ void print_result(const EvalRecord& eval, const UnigramBaseline& baseline, std::
 
 void run_eval(const EvalArguments& arguments, const CommandContext& context) {
   parallel::World& world = *context.world;
-  LoadedRun run = load_run(world, arguments.path, arguments.which, arguments.overrides,
-                           arguments.batch);
+  LoadedRun run =
+      load_run(world, arguments.path, arguments.which, arguments.overrides, arguments.batch);
   const Config& config = run.parsed.config;
   std::unique_ptr<data::Corpus> corpus;
   data::Split split;
@@ -43,7 +44,8 @@ void run_eval(const EvalArguments& arguments, const CommandContext& context) {
   Evaluator evaluator(*run.runtime, config, *run.model, *run.store, *corpus, validation);
   const EvalRecord eval = evaluator.run(run.info.state.step);
   if (world.rank() != 0) return;
-  if (split.validation.empty()) fmt::print(stderr, "k25: warning: no validation data (data.validation)\n");
+  if (split.validation.empty())
+    fmt::print(stderr, "k25: warning: no validation data (data.validation)\n");
   print_result(eval, unigram_baseline(*corpus, split), run.info.state.step);
 }
 
@@ -53,7 +55,8 @@ Command add_eval(CLI::App& root) {
   auto arguments = std::make_shared<EvalArguments>();
   CLI::App* app = root.add_subcommand("eval", "validation loss of a checkpoint, by domain");
   app->add_option("RUN", arguments->path, "run directory or checkpoint folder")->required();
-  app->add_option("--checkpoint", arguments->which, "best | latest | step:N")->capture_default_str();
+  app->add_option("--checkpoint", arguments->which, "best | latest | step:N")
+      ->capture_default_str();
   app->add_option("--set", arguments->overrides, "override one key: a.b=value (repeatable)")
       ->allow_extra_args(false);
   app->add_option("--batch", arguments->batch, "sequences per forward pass")

@@ -5,16 +5,20 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include "parallel/comm/agree.h"
 #include "trainer/cli/commands.h"
 #include "trainer/cli/signals.h"
+#include "trainer/config/yaml_tree.h"
 
 namespace {
 
@@ -58,14 +62,23 @@ void print_error(const Error& error) {
   }
 }
 
+// An error that ranks do not share may still strike several at once (all of them, when it lies in
+// the model): the lowest one speaks, the others see in their turn that a peer has failed.
+bool somebody_else_speaks(World& world) {
+  constexpr int kMostTurns = 20;
+  for (int turn = 0; turn < std::min(world.rank(), kMostTurns) && !world.peer_failed(); ++turn) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  return world.peer_failed();
+}
+
 int end_with(World& world, const Error& error) {
   if (dynamic_cast<const AgreedError*>(&error) != nullptr) {
     if (world.rank() == 0) print_error(error);
     world.finish();
     return error.exit_code();
   }
-  // The communication threads let one rank speak: the others see that a peer has failed.
-  if (!world.peer_failed()) print_error(error);
+  if (!somebody_else_speaks(world)) print_error(error);
   std::fflush(nullptr);
   world.abort(error.exit_code());
   return error.exit_code();  // abort does not return
@@ -92,6 +105,29 @@ int run_alone(const k25::trainer::Command& command) {
   return 0;
 }
 
+// CLI11 only says that a subcommand is required when the first word is none.
+std::string command_line_problem(const CLI::App& app, const CLI::ParseError& error, int argc,
+                                 char** argv) {
+  const CLI::App* level = &app;
+  for (int i = 1; i < argc; ++i) {
+    const CLI::App* next = nullptr;
+    std::vector<std::string> names;
+    for (const CLI::App* command : level->get_subcommands(nullptr)) {
+      names.push_back(command->get_name());
+      if (names.back() == argv[i]) next = command;
+    }
+    if (names.empty() || argv[i][0] == '-') break;
+    if (next != nullptr) {
+      level = next;
+      continue;
+    }
+    const std::string near = k25::trainer::nearest(argv[i], names);
+    return fmt::format("unknown command '{}'{}", argv[i],
+                       near.empty() ? "" : " (did you mean '" + near + "'?)");
+  }
+  return error.what();
+}
+
 int parse_and_run(int argc, char** argv) {
   CLI::App app("Trains Kimi-style language models on MPI clusters.", "k25");
   app.set_version_flag("--version", std::string("k25 ") + kVersion);
@@ -108,7 +144,7 @@ int parse_and_run(int argc, char** argv) {
     }
     if (is_first_process()) {
       fmt::print(stderr, "k25: error: {}; see 'k25 --help' or 'k25 COMMAND --help'\n",
-                 error.what());
+                 command_line_problem(app, error, argc, argv));
     } else {  // mpirun ends the job with its first failed process: rank 0 must have spoken by then
       std::this_thread::sleep_for(std::chrono::seconds(1));
     }

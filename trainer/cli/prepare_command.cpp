@@ -10,11 +10,11 @@ namespace {
 
 void run_prepare(const data::PrepareOptions& options) {
   const data::PrepareReport report = data::prepare(options);
-  fmt::print("prepared {}: {} files, {} links skipped, {} documents, {} exact duplicates, {} near-"
-             "duplicates, {} dropped, {} bytes of text, {} tokens\n",
-             options.out.string(), report.files, report.links_skipped, report.documents,
-             report.exact_duplicates, report.near_duplicates, report.dropped, report.bytes,
-             report.tokens);
+  fmt::print(
+      "prepared {}: {} files, {} links skipped, {} documents, {} exact duplicates, {} near-"
+      "duplicates, {} dropped, {} bytes of text, {} tokens\n",
+      options.out.string(), report.files, report.links_skipped, report.documents,
+      report.exact_duplicates, report.near_duplicates, report.dropped, report.bytes, report.tokens);
   for (const std::string& line : report.notes) fmt::print("  {}\n", line);
 }
 
@@ -25,19 +25,21 @@ Command add_prepare(CLI::App& root) {
   CLI::App* app = root.add_subcommand("prepare", "documents -> corpus; each DIR is a domain");
   app->add_option("DIR", options->folders, "folders of text, Markdown and JSONL")->required();
   app->add_option("--out", options->out, "corpus folder to create")->required();
-  app->add_option("--vocab", options->vocab, "vocabulary of a new tokenizer")->capture_default_str();
+  app->add_option("--vocab", options->vocab, "vocabulary of a new tokenizer")
+      ->capture_default_str();
   app->add_option("--tokenizer", options->tokenizer, "reuse this tokenizer model");
   app->add_option("--containment", options->containment,
                   "share of a document's shingles from which it is a near-duplicate")
       ->capture_default_str();
   app->add_option("--max-file-tokens", options->max_file_tokens, "start a new file beyond")
       ->capture_default_str();
-  auto* keep = app->add_flag_callback("--keep-duplicates", [options] {
-    options->duplicates = data::Duplicates::kKeep;
-  }, "keep exact duplicates too");
-  app->add_flag_callback("--drop-near-duplicates", [options] {
-    options->duplicates = data::Duplicates::kDropNear;
-  }, "drop near-duplicates too")->excludes(keep);
+  auto* keep = app->add_flag_callback(
+      "--keep-duplicates", [options] { options->duplicates = data::Duplicates::kKeep; },
+      "keep exact duplicates too");
+  app->add_flag_callback(
+         "--drop-near-duplicates", [options] { options->duplicates = data::Duplicates::kDropNear; },
+         "drop near-duplicates too")
+      ->excludes(keep);
   return {app, Needs::kNothing, [options](const CommandContext&) { run_prepare(*options); }};
 }
 

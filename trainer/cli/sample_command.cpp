@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <cmath>
+#include <cstdlib>
 #include <memory>
 
 #include "data/corpus/corpus.h"
@@ -34,10 +36,27 @@ void run_sample(const SampleArguments& arguments, const CommandContext& context)
     if (invalid >= 0) {
       fail(ErrorKind::kUsage, fmt::format("--prompt is not UTF-8 at byte {}", invalid));
     }
+    const std::int64_t reserved = data::find_reserved_character(arguments.options.prompt);
+    if (reserved >= 0) {
+      fail(
+          ErrorKind::kUsage,
+          fmt::format("--prompt holds U+2581, which the tokenizer reserves, at byte {}", reserved));
+    }
   });
   const std::string text =
       sample_text(*run.runtime, *run.model, *run.store, *tokenizer, arguments.options);
   if (world.rank() == 0) fmt::print("{}\n", text);
+}
+
+// CLI11's own checks compare, and nan passes every comparison.
+CLI::Validator finite_number() {
+  const auto problem = [](const std::string& text) {
+    char* end = nullptr;
+    const double value = std::strtod(text.c_str(), &end);
+    const bool good = !text.empty() && *end == '\0' && std::isfinite(value) && value >= 0.0;
+    return good ? std::string() : "'" + text + "' is no finite number >= 0";
+  };
+  return {problem, "NUMBER"};
 }
 
 }  // namespace
@@ -47,13 +66,14 @@ Command add_sample(CLI::App& root) {
   SampleOptions& options = arguments->options;
   CLI::App* app = root.add_subcommand("sample", "text from a checkpoint");
   app->add_option("RUN", arguments->path, "run directory or checkpoint folder")->required();
-  app->add_option("--checkpoint", arguments->which, "best | latest | step:N")->capture_default_str();
+  app->add_option("--checkpoint", arguments->which, "best | latest | step:N")
+      ->capture_default_str();
   app->add_option("--prompt", options.prompt, "text to go on from");
   app->add_option("--tokens", options.tokens, "tokens to add")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app->add_option("--temperature", options.temperature, "0: the most probable token")
-      ->check(CLI::NonNegativeNumber)
+      ->check(finite_number())
       ->capture_default_str();
   app->add_option("--top-k", options.top_k, "draw among this many; 0: all")
       ->check(CLI::NonNegativeNumber)

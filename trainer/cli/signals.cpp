@@ -51,7 +51,8 @@ void block_signals() {
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
-SignalWatcher::SignalWatcher(parallel::World* world) : world_(world), thread_([this] { watch(); }) {}
+SignalWatcher::SignalWatcher(parallel::World* world)
+    : world_(world), thread_([this] { watch(); }) {}
 
 SignalWatcher::~SignalWatcher() {
   quit_ = true;

@@ -9,7 +9,8 @@
 namespace k25::trainer {
 
 /// Blocks the three signals for this thread and all threads it starts later; call first in main.
-/// SIGXFSZ and SIGPIPE are ignored, so that a full disk and a closed pipe are errors with a message.
+/// SIGXFSZ and SIGPIPE are ignored, so that a full disk and a closed pipe are errors with a
+/// message.
 void block_signals();
 
 /// Waits for signals on a thread of its own.

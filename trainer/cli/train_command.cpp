@@ -25,9 +25,8 @@ void run_train(const TrainArguments& arguments, const CommandContext& context) {
   if (!arguments.resume.empty()) overrides.push_back("train.resume=" + arguments.resume);
   if (!arguments.log_format.empty()) overrides.push_back("log.format=" + arguments.log_format);
   // Rank 0 reads the file, so that all ranks train the same configuration.
-  const std::string text = parallel::from_rank0(world.comm(), "config", [&] {
-    return data::read_file(arguments.config, ErrorKind::kUsage);
-  });
+  const std::string text = parallel::from_rank0(
+      world.comm(), "config", [&] { return data::read_file(arguments.config, ErrorKind::kUsage); });
   ParsedConfig parsed;
   parallel::collectively(world.comm(), "config", [&] {
     parsed = parse_config(text, arguments.config, overrides, world.size());

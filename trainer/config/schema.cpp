@@ -7,6 +7,9 @@
 namespace k25::trainer {
 namespace {
 
+// Values that stay finite and above zero in fp32.
+constexpr double kTiny = 1e-30, kLarge = 1e6;
+
 std::vector<Key> model_keys() {
   return {
       text("model.preset", "null", "named sizes; keys given here win over it",
@@ -41,7 +44,7 @@ std::vector<Key> model_keys() {
              [](Config& c) -> auto& { return c.model.rope_theta; },
              {1.0, 1e300, Bound::kExclusive}),
       number("model.norm_eps", "1e-06", "epsilon inside RMSNorm",
-             [](Config& c) -> auto& { return c.model.norm_eps; }, {0.0, 1.0}),
+             [](Config& c) -> auto& { return c.model.norm_eps; }, {kTiny, 1.0}),
       number("model.init_std", "0.02", "standard deviation of initial weights",
              [](Config& c) -> auto& { return c.model.init_std; }, {0.0, 10.0}),
   };
@@ -101,13 +104,13 @@ std::vector<Key> optim_keys() {
   return {
       choice("optim.type", "adamw", "update rule", {"adamw"}, [](Config&, std::size_t) {}),
       number("optim.lr", kRequired, "peak learning rate",
-             [](Config& c) -> auto& { return c.optim.schedule.lr; }, {0.0, 1e300}),
+             [](Config& c) -> auto& { return c.optim.schedule.lr; }, {0.0, kLarge}),
       {.info = {"optim.betas", "two numbers", "[0.9, 0.999]", "decay of the two moments"},
        .read = read_betas},
       number("optim.eps", "1e-08", "added to the root of the second moment",
-             [](Config& c) -> auto& { return c.optim.eps; }, {0.0, 1.0, Bound::kExclusive}),
+             [](Config& c) -> auto& { return c.optim.eps; }, {kTiny, 1.0}),
       number("optim.weight_decay", "0", "decoupled; matrices only",
-             [](Config& c) -> auto& { return c.optim.weight_decay; }, {0.0, 1e300}),
+             [](Config& c) -> auto& { return c.optim.weight_decay; }, {0.0, kLarge}),
       number("optim.clip", "0", "largest gradient norm; 0: off",
              [](Config& c) -> auto& { return c.optim.clip; }, {0.0, 1e300}),
       choice("optim.schedule.kind", "constant", "shape of the learning rate after warm-up",
@@ -191,6 +194,11 @@ std::vector<Key> parallel_keys() {
              canonical = "0";
              return expected.empty() ? expected : "0 (offload is not built yet)";
            }},
+  };
+}
+
+std::vector<Key> recompute_and_comm_keys() {
+  return {
       {.info = {"recompute.layers", "list of layers", "[]", "layers whose forward is recomputed"},
        .read = read_recompute},
       {.info = {"comm.timeout_s", "number", "60",
@@ -256,9 +264,9 @@ std::vector<Key> output_keys() {
       choice("debug.kill.point", "step", "where",
              {"step", "after_shard_write", "before_rename", "after_rename_before_latest"},
              [](Config& c, std::size_t i) {
-               static const char* const names[] = {"step", "after_shard_write", "before_rename",
-                                                   "after_rename_before_latest"};
-               c.kill.point = names[i];
+               static const char* const kNames[] = {"step", "after_shard_write", "before_rename",
+                                                    "after_rename_before_latest"};
+               c.kill.point = kNames[i];
              }),
       integer(
           "debug.kill.step", "0", "step before which, or whose save",
@@ -279,8 +287,8 @@ std::vector<Key> build_schema() {
           "run.cpu_threads", "1", "compute threads of a rank",
           [](Config& c) -> auto& { return c.run.cpu_threads; }, 1, 4096),
   };
-  for (const auto& part :
-       {model_keys(), data_and_train_keys(), optim_keys(), parallel_keys(), output_keys()}) {
+  for (const auto& part : {model_keys(), data_and_train_keys(), optim_keys(), parallel_keys(),
+                           recompute_and_comm_keys(), output_keys()}) {
     keys.insert(keys.end(), part.begin(), part.end());
   }
   return keys;
@@ -289,8 +297,8 @@ std::vector<Key> build_schema() {
 }  // namespace
 
 const std::vector<Key>& schema() {
-  static const std::vector<Key> keys = build_schema();
-  return keys;
+  static const std::vector<Key> kKeys = build_schema();
+  return kKeys;
 }
 
 }  // namespace k25::trainer

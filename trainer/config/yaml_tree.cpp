@@ -98,6 +98,8 @@ class TreeBuilder : public YAML::EventHandler {
     } else if (!parent.have_key) {
       take_key(parent, node, mark);
     } else {
+      // The parser places a value that is not there at what comes next.
+      if (node.kind == YamlNode::Kind::kNull) node.where = parent.key_where;
       parent.node.entries.push_back({parent.key, parent.key_where, std::move(node)});
       parent.have_key = false;
     }

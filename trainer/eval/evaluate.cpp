@@ -62,8 +62,7 @@ EvalRecord Evaluator::run(std::int64_t step) {
     // A rank beyond the last micro-batch loads past the end: all rows stay empty.
     validation_.load((mine < micro_batches ? mine : micro_batches + validation_.windows()) * size,
                      batch_);
-    const Model::Output output =
-        model_.forward(runtime_.context(), store_, batch_tensors(batch_));
+    const Model::Output output = model_.forward(runtime_.context(), store_, batch_tensors(batch_));
     for (std::int64_t b = 0; b < size; ++b) {
       if (batch_.sample[static_cast<std::size_t>(b)] < 0) continue;
       const auto domain = static_cast<std::size_t>(batch_.domain[static_cast<std::size_t>(b)]);
@@ -76,7 +75,8 @@ EvalRecord Evaluator::run(std::int64_t step) {
     }
   }
   store_.invalidate();
-  runtime_.mesh().data_comm()
+  runtime_.mesh()
+      .data_comm()
       .all_reduce_small({.name = "evaluation"},
                         {.integers = tally.numbers.data(),
                          .count = static_cast<std::int64_t>(tally.numbers.size())})
@@ -88,16 +88,15 @@ EvalRecord Evaluator::run(std::int64_t step) {
     nll += tally.nll(d);
     record.tokens += tally.tokens(d);
     if (tally.tokens(d) > 0) {
-      record.domain_loss.emplace_back(corpus_.info().domains[d],
-                                      static_cast<double>(tally.nll(d)) * 0x1p-24 /
-                                          static_cast<double>(tally.tokens(d)));
+      record.domain_loss.emplace_back(
+          corpus_.info().domains[d],
+          static_cast<double>(tally.nll(d)) * 0x1p-24 / static_cast<double>(tally.tokens(d)));
     }
   }
   if (record.tokens > 0 && tally.broken() == 0) {
     record.loss = static_cast<double>(nll) * 0x1p-24 / static_cast<double>(record.tokens);
   }
-  record.seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  record.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return record;
 }
 

@@ -19,8 +19,9 @@ class Evaluator {
   Evaluator(Runtime& runtime, const Config& config, Model& model, parallel::ZeroStore& store,
             const data::Corpus& corpus, const data::ValidationSet& validation);
 
-  /// Collective. The first eval.batches micro-batches of windows (0: all); window w goes to data rank
-  /// (w div micro_batch) mod W, ranks without windows run empty batches. No target: loss is absent.
+  /// Collective. The first eval.batches micro-batches of windows (0: all); window w goes to data
+  /// rank (w div micro_batch) mod W, ranks without windows run empty batches. No target: loss is
+  /// absent.
   EvalRecord run(std::int64_t step);
 
  private:
@@ -33,8 +34,9 @@ class Evaluator {
   data::Batch batch_;
 };
 
-/// Entropy of the validation targets' own unigram distribution, and the cross-entropy of the training
-/// unigram (add-one smoothed over the vocabulary) on them, in nats: what a model must beat.
+/// Entropy of the validation targets' own unigram distribution, and the cross-entropy of the
+/// training unigram (add-one smoothed over the vocabulary) on them, in nats: what a model must
+/// beat.
 struct UnigramBaseline {
   double entropy = 0.0, cross_entropy = 0.0;
   std::int64_t tokens = 0;

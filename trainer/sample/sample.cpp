@@ -11,7 +11,8 @@
 namespace k25::trainer {
 namespace {
 
-// One document of `count` tokens at the start of the window; the rest is padding that nothing looks at.
+// One document of `count` tokens at the start of the window; the rest is padding that nothing looks
+// at.
 void fill_window(const std::vector<std::int32_t>& tokens, std::int32_t padding,
                  data::Batch& batch) {
   const auto window = static_cast<std::size_t>(batch.tokens_per_sequence);
@@ -37,8 +38,9 @@ std::int32_t pick_token(const std::vector<float>& logits, const SampleOptions& o
     const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
     return x != y ? x > y : a < b;
   };
-  std::size_t k = options.top_k == 0 ? order.size()
-                                     : std::min(order.size(), static_cast<std::size_t>(options.top_k));
+  std::size_t k = options.top_k == 0
+                      ? order.size()
+                      : std::min(order.size(), static_cast<std::size_t>(options.top_k));
   if (options.temperature == 0.0) k = 1;
   std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k), order.end(),
                     larger_logit);

@@ -19,13 +19,14 @@ struct SampleOptions {
   std::uint64_t seed = 7;
 };
 
-/// Draw i is Philox(seed, 0, "sample").uniform(i); a token is taken from the softmax of logits / temperature
-/// over the top_k largest. Ties go to the lower id.
+/// Draw i is Philox(seed, 0, "sample").uniform(i); a token is taken from the softmax of logits /
+/// temperature over the top_k largest. Ties go to the lower id.
 std::int32_t pick_token(const std::vector<float>& logits, const SampleOptions& options,
                         std::int64_t draw);
 
-/// Collective. The prompt's tokens, then new ones until `tokens` or the end of the document. A context longer
-/// than the model's window keeps its last tokens. `model` has batch 1. Same text on all ranks.
+/// Collective. The prompt's tokens, then new ones until `tokens` or the end of the document. A
+/// context longer than the model's window keeps its last tokens. `model` has batch 1. Same text on
+/// all ranks.
 std::string sample_text(Runtime& runtime, Model& model, parallel::ZeroStore& store,
                         const data::Tokenizer& tokenizer, const SampleOptions& options);
 

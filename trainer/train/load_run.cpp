@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+
 #include "parallel/comm/agree.h"
 #include "trainer/checkpoint/files.h"
 #include "trainer/checkpoint/step_folder.h"
@@ -28,9 +30,8 @@ fs::path latest_of(const fs::path& run) {
 
 fs::path step_of(const fs::path& run, const std::string& text) {
   std::int64_t step = -1;
-  try {
-    step = std::stoll(text);
-  } catch (const std::exception&) {
+  const auto [rest, error_code] = std::from_chars(text.data(), text.data() + text.size(), step);
+  if (error_code != std::errc() || rest != text.data() + text.size() || step < 0) {
     fail(ErrorKind::kUsage, "'step:" + text + "': expected step:N with a number");
   }
   const fs::path folder = run / "checkpoints" / step_folder_name(step);

@@ -16,6 +16,7 @@
 #include "trainer/eval/evaluate.h"
 #include "trainer/log/metrics.h"
 #include "trainer/model/model.h"
+#include "trainer/train/adopt.h"
 #include "trainer/train/load_run.h"
 #include "trainer/train/memory_plan.h"
 #include "trainer/train/progress.h"
@@ -48,14 +49,6 @@ void require_shared(const std::string& run_dir, const std::string& owner) {
            lock.string(), seen.empty() ? "it is empty" : seen));
 }
 
-// What the position in samples refers to besides the corpus: another sequence length or training
-// side of the split gives the same numbers to other samples.
-std::string order_digest(std::int64_t sequence, const std::vector<std::int64_t>& documents) {
-  std::string text = "sequence " + std::to_string(sequence);
-  for (const std::int64_t document : documents) text += " " + std::to_string(document);
-  return data::sha256_hex(text);
-}
-
 // Everything of one run that lives from start to end, in order of dependence.
 class TrainRun {
  public:
@@ -67,8 +60,6 @@ class TrainRun {
   void open_data();
   void build();
   void start_state();
-  void adopt(const TrainState& saved);
-  void adopt_position(const TrainState& saved);
   void report_start();
   void evaluate();
   bool one_step(const std::atomic<bool>& save_and_stop);
@@ -190,8 +181,11 @@ void TrainRun::build() {
 }
 
 void TrainRun::start_state() {
+  const DataIdentity data = identify_data(config_, *corpus_, split_, *sampler_);
   if (resume_target_) {
-    adopt(load_checkpoint(runtime_.mesh(), *store_, *resume_target_, LoadWhat::kAll));
+    const TrainState saved =
+        load_checkpoint(runtime_.mesh(), *store_, *resume_target_, LoadWhat::kAll);
+    state_ = adopt_state(saved, config_, data, resume_target_->string(), warnings_);
   } else {
     initialize_parameters(*store_, config_.run.seed);
     if (!config_.train.init_from.empty()) {
@@ -201,13 +195,13 @@ void TrainRun::start_state() {
       load_checkpoint(runtime_.mesh(), *store_, source, LoadWhat::kWeightsOnly);
       state_.init_digest = state_digest(runtime_.mesh(), *store_);
     }
-    state_.mixture = sampler_->initial_state();
+    state_.mixture = data.initial;
     state_.best_loss = 0.0;
   }
   state_.seed = config_.run.seed;
   state_.slots = config_.reduce.slots;
-  state_.corpus_digest = corpus_->info().digest;
-  state_.order_digest = order_digest(config_.data.sequence, split_.train);
+  state_.corpus_digest = data.corpus_digest;
+  state_.order_digest = data.order_digest;
   state_.config_digest = data::sha256_hex(parsed_.resolved);
   state_.fingerprint = runtime_.fingerprint();
 
@@ -217,58 +211,6 @@ void TrainRun::start_state() {
                                 parsed_.resolved, ErrorKind::kCheckpoint);
     metrics_ = std::make_unique<Metrics>(config_.run.dir, config_.log, state_.step);
   });
-}
-
-void TrainRun::adopt(const TrainState& saved) {
-  if (saved.seed != config_.run.seed) {
-    throw parallel::AgreedError(
-        ErrorKind::kUsage,
-        fmt::format(
-            "run.seed is {}, the checkpoint {} was trained with {}; a resumed run keeps its "
-            "seed (start a new run.dir, or use train.init_from)",
-            config_.run.seed, resume_target_->string(), saved.seed),
-        0);
-  }
-  state_ = saved;
-  if (saved.slots != config_.reduce.slots) {
-    warnings_.push_back(
-        fmt::format("reduce.slots was {} and is {} now: the same batches, but the "
-                    "bits of the sums differ from here on",
-                    saved.slots, config_.reduce.slots));
-  }
-  adopt_position(saved);
-}
-
-// The position in the data holds for the data it was counted in.
-void TrainRun::adopt_position(const TrainState& saved) {
-  const std::string order = order_digest(config_.data.sequence, split_.train);
-  std::string message;
-  if (saved.corpus_digest != corpus_->info().digest) {
-    message = fmt::format("{}: the checkpoint was trained on corpus {}, data.train now has {}",
-                          resume_target_->string(), saved.corpus_digest, corpus_->info().digest);
-  } else if (saved.order_digest != order) {
-    message = fmt::format(
-        "{}: data.sequence or the training side of data.validation changed since the "
-        "checkpoint (sample order {}, now {})",
-        resume_target_->string(), saved.order_digest, order);
-  }
-  if (!message.empty()) {
-    if (!config_.train.allow_data_change) {
-      throw parallel::AgreedError(
-          ErrorKind::kData,
-          message + "; set train.allow_data_change: true to start a new epoch on the new data", 0);
-    }
-    warnings_.push_back(message + ": a new epoch starts on the new data");
-    state_.mixture = sampler_->initial_state();
-    state_.mixture.next_sample = saved.mixture.next_sample;
-    state_.best_step = -1;  // its loss was measured on other data
-    return;
-  }
-  if (saved.mixture.weights != sampler_->initial_state().weights) {
-    warnings_.push_back(
-        "data.mixture changed since the checkpoint: the new weights hold from here");
-    state_.mixture.weights = sampler_->initial_state().weights;
-  }
 }
 
 void TrainRun::report_start() {
@@ -374,7 +316,7 @@ void TrainRun::finish(bool stopped) {
   }
   report_memory();
   if (stopped) {
-    note(fmt::format("saved and stopped at step {} (SIGUSR1); go on with the same command",
+    note(fmt::format("saved and stopped at step {} (SIGUSR1); go on with --resume auto",
                      state_.step));
   } else {
     note(fmt::format("done: {} steps, {} label tokens, {} skipped, {} empty", state_.step,

@@ -152,11 +152,11 @@ TEST_F(SamplerTest, ResumeInMidEpochSkipsAndRepeatsNothing) {
   auto rest = resumed.draw(saved, 190);
   rest.insert(rest.begin(), first.begin(), first.end());
   EXPECT_TRUE(same(rest, all));
-  for (int epoch = 0; epoch < 2; ++epoch) {
+  for (std::size_t epoch = 0; epoch < 2; ++epoch) {
     Numbers windows;
-    for (int i = 0; i < 100; ++i) {
-      windows.push_back(rest[static_cast<std::size_t>(100 * epoch + i)].window);
-      EXPECT_EQ(rest[static_cast<std::size_t>(100 * epoch + i)].epoch, epoch);
+    for (std::size_t i = 0; i < 100; ++i) {
+      windows.push_back(rest[100 * epoch + i].window);
+      EXPECT_EQ(rest[100 * epoch + i].epoch, static_cast<std::int64_t>(epoch));
     }
     EXPECT_EQ(sorted(windows), range(0, 100));
   }
@@ -292,10 +292,7 @@ TEST_F(SamplerTest, RefusesWrongOptions) {
   const auto corpus = make({{8, 0}, {8, 1}}, {"law", "code"});
   const auto bad = [&](std::map<std::string, double> weights, const auto&... parts) {
     expect_error(
-        ErrorKind::kUsage,
-        [&] {
-          Sampler(corpus, {0}, {8, 7, weights, OnExhausted::kWrap});
-        },
+        ErrorKind::kUsage, [&] { Sampler(corpus, {0}, {8, 7, weights, OnExhausted::kWrap}); },
         parts...);
   };
   bad({{"cod", 1.0}}, "'cod'", "'law', 'code'");
@@ -304,18 +301,8 @@ TEST_F(SamplerTest, RefusesWrongOptions) {
   bad({{"law", std::numeric_limits<double>::infinity()}}, "'law'", "inf");
   bad({{"law", 0.0}, {"code", 0.0}}, "sum to 0");
   bad({{"law", 1.0}, {"code", 0.5}}, "'code'", "no training documents");
-  expect_error(
-      ErrorKind::kUsage,
-      [&] {
-        Sampler(corpus, {}, {8, 7, {}, {}});
-      },
-      "sum to 0");
-  expect_error(
-      ErrorKind::kUsage,
-      [&] {
-        Sampler(corpus, {0}, {0, 7, {}, {}});
-      },
-      "0 tokens");
+  expect_error(ErrorKind::kUsage, [&] { Sampler(corpus, {}, {8, 7, {}, {}}); }, "sum to 0");
+  expect_error(ErrorKind::kUsage, [&] { Sampler(corpus, {0}, {0, 7, {}, {}}); }, "0 tokens");
   EXPECT_THROW(Sampler(corpus, {2}, {8, 7, {}, {}}), Error);
   EXPECT_THROW(Sampler(corpus, {-1}, {8, 7, {}, {}}), Error);
   EXPECT_THROW(Sampler(corpus, {0, 0}, {8, 7, {}, {}}), Error);

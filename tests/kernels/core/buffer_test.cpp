@@ -10,7 +10,9 @@
 #include "tests/kernels/op_test.h"
 
 // The out-of-memory tests need a null pointer where sanitizers abort by default.
+// NOLINTNEXTLINE(readability-identifier-naming): the sanitizers' names
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
+// NOLINTNEXTLINE(readability-identifier-naming)
 extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
 
 namespace k25 {

@@ -138,7 +138,7 @@ void forgets_to_finish(World& world) {
 }
 
 const std::map<std::string, std::function<void(World&)>>& scenarios() {
-  static const std::map<std::string, std::function<void(World&)>> all = {
+  static const std::map<std::string, std::function<void(World&)>> kAll = {
       {"fine", work_on},
       {"killed", [](World& world) { stricken(world, SIGKILL); }},
       {"stopped", [](World& world) { stricken(world, SIGSTOP); }},
@@ -152,7 +152,7 @@ const std::map<std::string, std::function<void(World&)>>& scenarios() {
       {"continued", is_stopped_and_continued},
       {"forgets", forgets_to_finish},
   };
-  return all;
+  return kAll;
 }
 
 /// SIGTERM says that the job ends (mpirun sends it when a rank was killed): tell who was missing.

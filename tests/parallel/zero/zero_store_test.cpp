@@ -50,7 +50,7 @@ std::string error_of(ErrorKind kind, const std::function<void()>& body) {
   return "no error";
 }
 
-#define EXPECT_HAS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
+#define K25_EXPECT_HAS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
 
 TEST_F(ZeroStoreTest, AllocatesExactlyThePlan) {
   for (const DType compute : {DType::kFloat32, DType::kBFloat16}) {
@@ -132,17 +132,17 @@ TEST_F(ZeroStoreTest, RefusesOptionsThatDoNotFitTheMesh) {
     return error_of(ErrorKind::kUsage, [&] { ZeroStore::plan(toy_.units(), mesh, options); });
   };
   const std::string slots = plan({.replicate = 2, .shard = 3}, {.slots = 9});
-  EXPECT_HAS(slots, "reduce.slots is 9");
-  EXPECT_HAS(slots, "6 data ranks");
-  EXPECT_HAS(plan({}, {.slots = 0}), "reduce.slots is 0");
-  EXPECT_HAS(plan({}, {.micro_batches_per_slot = 0}), "0 micro-batches");
-  EXPECT_HAS(plan({}, {.prefetch = -1}), "zero.prefetch is -1");
-  EXPECT_HAS(plan({.expert = 2}, {.slots = 2}), "mesh.expert is 2");
-  EXPECT_HAS(plan({.context = 2}, {.slots = 2}), "mesh.context 2");
+  K25_EXPECT_HAS(slots, "reduce.slots is 9");
+  K25_EXPECT_HAS(slots, "6 data ranks");
+  K25_EXPECT_HAS(plan({}, {.slots = 0}), "reduce.slots is 0");
+  K25_EXPECT_HAS(plan({}, {.micro_batches_per_slot = 0}), "0 micro-batches");
+  K25_EXPECT_HAS(plan({}, {.prefetch = -1}), "zero.prefetch is -1");
+  K25_EXPECT_HAS(plan({.expert = 2}, {.slots = 2}), "mesh.expert is 2");
+  K25_EXPECT_HAS(plan({.context = 2}, {.slots = 2}), "mesh.context 2");
   const std::string twice = error_of(ErrorKind::kInternal, [] {
     ZeroStore::plan({{"a", Placement::kSharded, {}}, {"a", Placement::kSharded, {}}}, {}, {});
   });
-  EXPECT_HAS(twice, "two units are named a");
+  K25_EXPECT_HAS(twice, "two units are named a");
 }
 
 TEST_F(ZeroStoreTest, UnitsByName) {
@@ -150,7 +150,7 @@ TEST_F(ZeroStoreTest, UnitsByName) {
   EXPECT_EQ(store.num_units(), 7);
   EXPECT_EQ(store.unit_index("layers.1"), 3);
   EXPECT_EQ(store.layout(3).name, "layers.1");
-  EXPECT_HAS(error_of(ErrorKind::kInternal, [&] { store.unit_index("layers.9"); }), "layers.9");
+  K25_EXPECT_HAS(error_of(ErrorKind::kInternal, [&] { store.unit_index("layers.9"); }), "layers.9");
 }
 
 TEST_F(ZeroStoreTest, Fp32OnOneShardIsReadInPlace) {
@@ -259,7 +259,7 @@ TEST_F(ZeroStoreTest, PrefetchGathersOnceAndNeverTakesAUnitInUse) {
   EXPECT_EQ(gathers("embedding"), 0);
   store.acquire(0);  // takes the place of the prefetched unit
   EXPECT_EQ(gathers("embedding"), 1);
-  EXPECT_HAS(error_of(ErrorKind::kInternal, [&] { store.acquire(3); }), "layers.0, embedding");
+  K25_EXPECT_HAS(error_of(ErrorKind::kInternal, [&] { store.acquire(3); }), "layers.0, embedding");
 }
 
 TEST_F(ZeroStoreTest, GradientsAreZeroAtFirstAndAbsentForFrozen) {
@@ -344,25 +344,25 @@ TEST_F(ZeroStoreTest, CallsOutOfOrderNameTheUnit) {
   const auto internal = [](const std::function<void()>& body) {
     return error_of(ErrorKind::kInternal, body);
   };
-  EXPECT_HAS(internal([&] { store.release(2, Phase::kForward); }), "layers.0 is released");
-  EXPECT_HAS(internal([&] { store.gradient(2); }), "gradient out of order");
-  EXPECT_HAS(internal([&] { store.shard_gradient(2); }), "shard_gradient out of order");
+  K25_EXPECT_HAS(internal([&] { store.release(2, Phase::kForward); }), "layers.0 is released");
+  K25_EXPECT_HAS(internal([&] { store.gradient(2); }), "gradient out of order");
+  K25_EXPECT_HAS(internal([&] { store.shard_gradient(2); }), "shard_gradient out of order");
   store.begin_step();
-  EXPECT_HAS(internal([&] { store.begin_step(); }), "begin_step out of order");
+  K25_EXPECT_HAS(internal([&] { store.begin_step(); }), "begin_step out of order");
   store.gradient(2);
-  EXPECT_HAS(internal([&] { store.end_micro_batch(); }), "layers.0: gradient without");
+  K25_EXPECT_HAS(internal([&] { store.end_micro_batch(); }), "layers.0: gradient without");
   store.gradient_done(2);
-  EXPECT_HAS(internal([&] { store.gradient_done(2); }), "layers.0: gradient_done twice");
-  EXPECT_HAS(internal([&] { store.gradient(2); }), "layers.0: gradient after gradient_done");
+  K25_EXPECT_HAS(internal([&] { store.gradient_done(2); }), "layers.0: gradient_done twice");
+  K25_EXPECT_HAS(internal([&] { store.gradient(2); }), "layers.0: gradient after gradient_done");
   store.end_micro_batch();
-  EXPECT_HAS(internal([&] { store.finish_gradients(); }), "after 1 micro-batches");
+  K25_EXPECT_HAS(internal([&] { store.finish_gradients(); }), "after 1 micro-batches");
   for (const int u : {0, 2}) store.gradient(u);
   const std::string full = internal([&] { store.gradient(3); });
-  EXPECT_HAS(full, "layers.1 gets no gradient buffer");
-  EXPECT_HAS(full, "2 are open at once");
-  EXPECT_HAS(full, "embedding");
+  K25_EXPECT_HAS(full, "layers.1 gets no gradient buffer");
+  K25_EXPECT_HAS(full, "2 are open at once");
+  K25_EXPECT_HAS(full, "embedding");
   store.acquire(2);
-  EXPECT_HAS(internal([&] { store.invalidate(); }), "layers.0 is still acquired");
+  K25_EXPECT_HAS(internal([&] { store.invalidate(); }), "layers.0 is still acquired");
 }
 
 TEST_F(ZeroStoreTest, NoUnitsAtAll) {

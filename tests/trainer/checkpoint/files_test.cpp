@@ -40,7 +40,7 @@ TEST(StepFolders, OnlyFinishedOnesInOrderOfNumber) {
   const ScratchFolder run;
   EXPECT_EQ(steps_in(run.path()), Steps{});
   make_steps(run.path(), {20, 3, 1'000'000, 999'999});
-  for (const char* other : {"step-000007.tmp", "step-", "step-x", "step-000004.set-aside",
+  for (const char* other : {"step-000007.tmp", "step-", "step-x", "step-000004.set-aside-1",
                             "step-00000000000000000000001", "steps-1"}) {
     fs::create_directories(run.path() / "checkpoints" / other);
   }
@@ -89,13 +89,13 @@ TEST(Retention, UnfinishedFoldersGo) {
   const ScratchFolder run;
   make_steps(run.path(), {1});
   fs::create_directories(run.path() / "checkpoints" / "step-000002.tmp" / "deep");
-  fs::create_directories(run.path() / "checkpoints" / "step-000004.set-aside");
+  fs::create_directories(run.path() / "checkpoints" / "step-000004.set-aside-1");
   retain(run.path(), 1, 2, std::nullopt);
   std::set<std::string> names;
   for (const auto& entry : fs::directory_iterator(run.path() / "checkpoints")) {
     names.insert(entry.path().filename().string());
   }
-  EXPECT_EQ(names, (std::set<std::string>{"step-000001", "step-000004.set-aside"}));
+  EXPECT_EQ(names, (std::set<std::string>{"step-000001", "step-000004.set-aside-1"}));
 }
 
 TEST(MoveIntoPlace, ReplacesWhatStandsThere) {

@@ -113,7 +113,7 @@ TEST(Strict, the_top_must_be_a_map) {
 }
 
 TEST(Strict, broken_yaml_names_its_place) {
-  expect_problem(only_problem(edited("lr: 2.0e-5\n", "betas: [0.9, 0.95\n")), "cfg.yaml:17:20",
+  expect_problem(only_problem(edited("lr: 2.0e-5\n", "betas: [0.9, 0.95\n")), "cfg.yaml:17:1",
                  {"end of sequence flow not found"});
   EXPECT_NE(only_problem(std::string(100000, '[')).find("cfg.yaml:1:"), std::string::npos);
 }

@@ -94,7 +94,7 @@ TEST(Values, messages_name_place_key_type_and_text) {
   expect_problem(problem("lr: 2.0e-5", "lr: .nan"), "cfg.yaml:17:7",
                  {"optim.lr", "a number", "'.nan'"});
   expect_problem(problem("steps: 20", "steps: \"20\""), "cfg.yaml:13:10", {"the quoted text '20'"});
-  expect_problem(problem("steps: 20", "steps:"), "cfg.yaml:13:9", {"train.steps", "got nothing"});
+  expect_problem(problem("steps: 20", "steps:"), "cfg.yaml:13:3", {"train.steps", "got nothing"});
   expect_problem(problem("steps: 20", "steps: [20]"), "cfg.yaml:13:10", {"got a list"});
   expect_problem(problem("steps: 20", "steps: {a: 1}"), "cfg.yaml:13:10", {"got a map"});
   expect_problem(problem("dir: runs/a", "dir: \"\""), "cfg.yaml:2:8", {"run.dir", "expected text"});
@@ -114,6 +114,16 @@ TEST(Values, booleans_and_choices_have_one_spelling) {
                   .config.model.tie_embeddings);
   expect_problem(only_problem(edited("steps: 20", "steps: 20\n  precision: fp16")),
                  "cfg.yaml:14:14", {"train.precision", "fp32 | bf16", "'fp16'"});
+}
+
+TEST(Values, what_would_be_0_or_infinite_in_fp32_is_refused) {
+  for (const char* set :
+       {"model.norm_eps=0", "model.norm_eps=1e-60", "optim.eps=0", "optim.eps=1e-60",
+        "optim.lr=1e40", "optim.weight_decay=1e40", "model.init_std=1e40"}) {
+    EXPECT_NE(only_problem(kGoodConfig, {set}).find("expected a number in "), std::string::npos)
+        << set;
+  }
+  EXPECT_EQ(parse(kGoodConfig, {"optim.lr=0"}).config.optim.schedule.lr, 0.0);
 }
 
 TEST(Values, lists) {

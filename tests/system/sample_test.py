@@ -1,0 +1,100 @@
+"""k25 sample and k25 eval on a finished run, at any number of ranks, and what they refuse."""
+import pathlib
+import shutil
+import tempfile
+import unittest
+
+import k25_testing as kt
+
+
+class TrainedTest(kt.K25Test):
+    """One small run for all tests of a class; tests must not write into it."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.shared = pathlib.Path(tempfile.mkdtemp(prefix="k25-trained-"))
+        cls.addClassCleanup(shutil.rmtree, cls.shared, ignore_errors=True)
+        cls.trained = cls.shared / "run"
+        config = kt.set_keys(kt.tiny(cls.trained, kt.corpus()), {"train.steps": 20, "optim.lr": 0.01})
+        (cls.shared / "cfg.yaml").write_text(kt.yaml_of(config))
+        done = kt.run(["train", cls.shared / "cfg.yaml"])
+        assert done.code == 0, str(done)
+
+
+class SampleTest(TrainedTest):
+    def sample(self, *args, ranks=None, code=0):
+        result = kt.run(["sample", self.trained, *args], ranks)
+        self.assertEqual(result.code, code, str(result))
+        return result
+
+    def test_the_text_goes_on_from_the_prompt(self):
+        text = self.assert_ok(self.sample("--prompt", "the license", "--tokens", "30")).stdout
+        self.assertTrue(text.startswith("the license"), text)
+        self.assertGreater(len(text), len("the license\n"))
+        self.assertEqual(self.sample("--prompt", "the license", "--tokens", "0").stdout, "the license\n")
+
+    def test_the_same_seed_gives_the_same_text_at_every_rank_count(self):
+        texts = {self.assert_ok(self.sample("--prompt", "the", "--tokens", "40", "--seed", "3", ranks=ranks)).stdout
+                 for ranks in (None, 1, 2, 3)}
+        self.assertEqual(len(texts), 1, texts)
+        self.assertNotEqual(texts, {self.sample("--prompt", "the", "--tokens", "40", "--seed", "4").stdout})
+
+    def test_temperature_0_and_top_1_take_the_most_probable_token(self):
+        greedy = self.sample("--prompt", "the", "--temperature", "0", "--seed", "1").stdout
+        self.assertEqual(greedy, self.sample("--prompt", "the", "--top-k", "1", "--seed", "2").stdout)
+
+    def test_more_tokens_than_a_window(self):
+        text = self.assert_ok(self.sample("--prompt", kt.words(200, 5), "--tokens", "40", "--temperature", "0")).stdout
+        self.assertTrue(text.startswith(kt.words(200, 5)))
+
+    def test_an_empty_prompt_and_one_of_any_script(self):
+        self.assert_ok(self.sample("--tokens", "5"))
+        text = self.assert_ok(self.sample("--prompt", "\u00e9t\u00e9 \u4f60\u597d \U0001f600", "--tokens", "3")).stdout
+        self.assertTrue(text.startswith("\u00e9t\u00e9 \u4f60\u597d \U0001f600"), text)
+
+    def test_prompts_that_are_refused(self):
+        self.assert_error(self.sample("--prompt", "a\udcff", ranks=2, code=2), 2, "--prompt", "UTF-8", "byte 1")
+        self.assert_error(self.sample("--prompt", "a \u2581", ranks=2, code=2), 2, "--prompt", "U+2581", "byte 2")
+
+    def test_options_that_are_refused(self):
+        for args, fragment in ((["--temperature", "-1"], "--temperature"), (["--top-k", "-2"], "--top-k"),
+                               (["--temperature", "nan"], "--temperature"), (["--tokens", "x"], "--tokens"),
+                               (["--temperature", "inf"], "--temperature")):
+            self.assert_error(self.sample(*args, ranks=2, code=2), 2, fragment)
+
+    def test_a_tokenizer_of_another_vocabulary(self):
+        other = kt.corpus({"law": {"a.txt": kt.words(2000, 3) + "\u00e4\u00f6\u00fc" * 40}}, vocab=310).parent
+        self.assert_error(self.sample("--tokenizer", other / "tokenizer.model", ranks=2, code=3), 3,
+                          other / "tokenizer.model", "a vocabulary of 310, the model has 300")
+        self.assert_error(self.sample("--tokenizer", self.folder / "none", ranks=2, code=3), 3, self.folder / "none")
+
+
+class EvalTest(TrainedTest):
+    def test_it_repeats_the_run_s_own_evaluation(self):
+        told = [m for m in kt.metrics(self.trained) if m.get("event") == "eval"][-1]
+        for ranks, batch in ((None, "1"), (2, "3"), (3, "8")):
+            shown = self.assert_ok(kt.run(["eval", self.trained, "--checkpoint", "latest", "--batch", batch], ranks))
+            self.assertIn(f"step=20 loss={told['val_loss']:.4f} tokens={told['val_tokens']} ", shown.stdout)
+            self.assertIn("  domain=law loss=", shown.stdout)
+
+    def test_other_validation_documents_and_precision_by_override(self):
+        shown = self.assert_ok(kt.run(["eval", self.trained, "--set", "data.validation={documents: [text0.txt]}"]))
+        told = [m for m in kt.metrics(self.trained) if m.get("event") == "eval"][-1]
+        self.assertNotIn(f"tokens={told['val_tokens']} ", shown.stdout)
+        self.assert_ok(kt.run(["eval", self.trained, "--set", "train.precision=bf16"], 2))
+
+    def test_what_is_refused(self):
+        rows = ((["--checkpoint", "step:7"], 4, "step-000007: no such checkpoint"),
+                (["--checkpoint", "step:x"], 2, "expected step:N with a number"),
+                (["--checkpoint", "step:20x"], 2, "expected step:N with a number"),
+                (["--checkpoint", "first"], 2, "expected best, latest or step:N"),
+                (["--set", "data.validation.documents=[none]"], 2, "give either documents or a fraction"),
+                (["--set", "data.train=none/manifest.json"], 3, "none/manifest.json"),
+                (["--batch", "0"], 2, "--batch"))
+        for args, code, fragment in rows:
+            self.assert_error(kt.run(["eval", self.trained, *args], 2), code, fragment)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,109 @@
+// What a resumed run may change, and what not.
+#include "trainer/train/adopt.h"
+
+#include <gtest/gtest.h>
+
+#include "parallel/comm/agree.h"
+
+namespace k25::trainer {
+namespace {
+
+Config config() {
+  Config c;
+  c.run.seed = 7;
+  c.reduce.slots = 4;
+  return c;
+}
+
+DataIdentity data_now() {
+  return {.corpus_digest = "corpus",
+          .order_digest = "order",
+          .initial = {.weights = {0.25, 0.75}, .consumed = {0, 0}, .next_sample = 0}};
+}
+
+TrainState saved() {
+  TrainState s;
+  s.step = 10;
+  s.label_tokens = 1000;
+  s.policy.updates = 9;
+  s.mixture = {.weights = {0.25, 0.75}, .consumed = {5, 15}, .next_sample = 20};
+  s.best_step = 8;
+  s.best_loss = 1.5;
+  s.seed = 7;
+  s.corpus_digest = "corpus";
+  s.order_digest = "order";
+  s.slots = 4;
+  return s;
+}
+
+std::string refused(ErrorKind kind, const TrainState& state, const DataIdentity& now) {
+  std::vector<std::string> warnings;
+  try {
+    adopt_state(state, config(), now, "run/step-10", warnings);
+  } catch (const parallel::AgreedError& error) {
+    EXPECT_EQ(error.kind(), kind);
+    return error.what();
+  }
+  ADD_FAILURE() << "no error was thrown";
+  return "";
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(Adopt, TheSameRunGoesOnUnchanged) {
+  std::vector<std::string> warnings;
+  EXPECT_EQ(adopt_state(saved(), config(), data_now(), "c", warnings), saved());
+  EXPECT_TRUE(warnings.empty());
+}
+
+TEST(Adopt, AnotherSeedIsRefused) {
+  TrainState s = saved();
+  s.seed = 8;
+  const std::string text = refused(ErrorKind::kUsage, s, data_now());
+  EXPECT_TRUE(contains(text, "run.seed is 7") && contains(text, "with 8")) << text;
+  EXPECT_TRUE(contains(text, "run/step-10")) << text;
+}
+
+TEST(Adopt, OtherDataAreRefusedWithBothDigests) {
+  DataIdentity now = data_now();
+  now.corpus_digest = "another";
+  const std::string text = refused(ErrorKind::kData, saved(), now);
+  EXPECT_TRUE(contains(text, "corpus corpus") && contains(text, "another")) << text;
+  now = data_now();
+  now.order_digest = "shuffled";
+  EXPECT_TRUE(contains(refused(ErrorKind::kData, saved(), now), "shuffled"));
+}
+
+TEST(Adopt, OtherDataOnRequestStartOverAndForgetTheBestStep) {
+  Config c = config();
+  c.train.allow_data_change = true;
+  DataIdentity now = data_now();
+  now.corpus_digest = "another";
+  now.initial = {.weights = {1.0}, .consumed = {0}, .next_sample = 0};
+  std::vector<std::string> warnings;
+  const TrainState s = adopt_state(saved(), c, now, "c", warnings);
+  EXPECT_EQ(warnings.size(), 1U);
+  EXPECT_EQ(s.mixture.consumed, std::vector<std::int64_t>{0});
+  EXPECT_EQ(s.mixture.weights, std::vector<double>{1.0});
+  EXPECT_EQ(s.mixture.next_sample, 20);
+  EXPECT_EQ(s.best_step, -1);
+  EXPECT_EQ(s.step, 10);
+  EXPECT_EQ(s.policy, saved().policy);
+}
+
+TEST(Adopt, OtherWeightsAndSlotsHoldFromHereWithAWarning) {
+  DataIdentity now = data_now();
+  now.initial.weights = {0.5, 0.5};
+  Config c = config();
+  c.reduce.slots = 12;
+  std::vector<std::string> warnings;
+  const TrainState s = adopt_state(saved(), c, now, "c", warnings);
+  EXPECT_EQ(warnings.size(), 2U);
+  EXPECT_EQ(s.mixture.weights, (std::vector<double>{0.5, 0.5}));
+  EXPECT_EQ(s.mixture.consumed, saved().mixture.consumed);
+}
+
+}  // namespace
+}  // namespace k25::trainer

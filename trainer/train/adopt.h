@@ -1,0 +1,30 @@
+#pragma once
+// Going on from a saved state: what must be the same as then, and what may have changed.
+
+#include <string>
+#include <vector>
+
+#include "data/corpus/corpus.h"
+#include "data/sampler/sampler.h"
+#include "trainer/checkpoint/state.h"
+#include "trainer/config/config.h"
+
+namespace k25::trainer {
+
+/// What a position in samples refers to.
+struct DataIdentity {
+  std::string corpus_digest;
+  std::string order_digest;  ///< of the sequence length and the training documents
+  data::MixtureState initial;
+};
+DataIdentity identify_data(const Config& config, const data::Corpus& corpus,
+                           const data::Split& split, const data::Sampler& sampler);
+
+/// The state to go on with. The same on all ranks, so its errors are AgreedError: kUsage for
+/// another seed, kData for other data, both digests named, unless train.allow_data_change: then the
+/// samples start over and the best step is forgotten. Other mixture weights and slots are warned
+/// of. `checkpoint` is for messages.
+TrainState adopt_state(const TrainState& saved, const Config& config, const DataIdentity& now,
+                       const std::string& checkpoint, std::vector<std::string>& warnings);
+
+}  // namespace k25::trainer
