@@ -17,7 +17,7 @@ constexpr H5Type type_of() {
 
 /// Column of one member of each row.
 template <class Row, class T>
-Column member_column(std::span<const Row> rows, T Row::*member) {
+Column member_column(std::span<const Row> rows, T Row::* member) {
   Column column{type_of<T>(), std::vector<std::byte>(rows.size() * sizeof(T))};
   auto* out = column.bytes.data();
   for (const Row& row : rows) {
@@ -50,7 +50,7 @@ void add_spans(Columns& columns, const std::string& table, std::span<const Span>
 }
 
 template <class Row, class T>
-void fill(const H5File& file, const std::string& name, const std::string& column, T Row::*member,
+void fill(const H5File& file, const std::string& name, const std::string& column, T Row::* member,
           std::vector<Row>& rows) {
   const auto values = file.values<T>(column, type_of<T>());
   if (values.size() != rows.size()) {

@@ -46,7 +46,7 @@ FileHandle FileHandle::open_to_read(const std::filesystem::path& path, ErrorKind
   } while (fd < 0 && errno == EINTR);
   if (fd < 0) fail_errno(kind, path, "open", errno);
   FileHandle file(fd, path, kind);
-  struct stat info {};
+  struct stat info{};
   if (::fstat(fd, &info) != 0) fail_errno(kind, path, "stat", errno);
   if (S_ISDIR(info.st_mode)) fail_errno(kind, path, "read", EISDIR);
   return file;
@@ -62,7 +62,7 @@ FileHandle FileHandle::create(const std::filesystem::path& path, ErrorKind kind)
 }
 
 std::int64_t FileHandle::size() const {
-  struct stat info {};
+  struct stat info{};
   if (::fstat(fd_, &info) != 0) fail_errno(kind_, path_, "stat", errno);
   return info.st_size;
 }

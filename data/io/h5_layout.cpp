@@ -101,7 +101,7 @@ void lay_out(const std::filesystem::path& path, H5Layout& layout, H5MemoryImage&
 
 /// Space for all of the file, or an error that says how much is missing.
 void reserve(const FileHandle& file, std::int64_t bytes) {
-  struct statvfs disk {};
+  struct statvfs disk{};
   int error = ::fstatvfs(file.get(), &disk) == 0 ? 0 : errno;
   const std::uint64_t free = static_cast<std::uint64_t>(disk.f_bfree) * disk.f_frsize;
   // Asked for too much, posix_fallocate would take all that is left from other programs for a

@@ -1,6 +1,6 @@
 #pragma once
-// AdamW on a flat range of parameters, in the arithmetic of kernels/core/update_math.h: CPU builds for
-// every instruction set and CUDA give equal bits.
+// AdamW on a flat range of parameters, in the arithmetic of kernels/core/update_math.h: CPU builds
+// for every instruction set and CUDA give equal bits.
 //
 // Legend  n elements. master, m, v, grad: [n] fp32, contiguous; master, m, v updated in place.
 //         copy_out (optional): [n] bf16, the new master rounded to nearest even.

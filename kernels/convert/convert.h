@@ -1,6 +1,7 @@
 #pragma once
-// Element type conversion:  y_i = x_i.  fp32 <-> bf16 (round to nearest even), fp32 <-> fp64, and plain
-// copies. x, y: contiguous views of one element count; they overlap only when they are the same view.
+// Element type conversion:  y_i = x_i.  fp32 <-> bf16 (round to nearest even), fp32 <-> fp64, and
+// plain copies. x, y: contiguous views of one element count; they overlap only when they are the
+// same view.
 
 #include "kernels/core/context.h"
 #include "kernels/core/tensor.h"

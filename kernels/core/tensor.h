@@ -54,8 +54,8 @@ class BasicTensor {
 
   /// Tensor -> ConstTensor.
   template <bool OtherConst>
-  requires(Const && !OtherConst)
-      BasicTensor(const BasicTensor<OtherConst>& o)  // NOLINT(google-explicit-constructor)
+    requires(Const && !OtherConst)
+  BasicTensor(const BasicTensor<OtherConst>& o)  // NOLINT(google-explicit-constructor)
       : data_(o.data_),
         dtype_(o.dtype_),
         device_(o.device_),

@@ -1,9 +1,11 @@
 #pragma once
 // Row lookup:  out_n = table[token_n];  backward: dtable[token_n] += dout_n, tokens in order.
 //
-// Legend  N tokens, V vocabulary, D hidden. token: [N] int32. table: [V, D], out, dout: [N, D] of one
+// Legend  N tokens, V vocabulary, D hidden. token: [N] int32. table: [V, D], out, dout: [N, D] of
+// one
 //         dtype (fp32, bf16, fp64). dtable: [V, D] fp32 (fp64 for fp64), accumulated into.
-// Errors  kUsage naming the position, the token and V for a token outside [0, V); nothing is written.
+// Errors  kUsage naming the position, the token and V for a token outside [0, V); nothing is
+// written.
 
 #include "kernels/core/context.h"
 #include "kernels/core/tensor.h"

@@ -3,9 +3,9 @@
 //
 // A chunk is 4096 elements at a multiple of 4096 in a unit's flat buffer (docs/numerics.md).
 // chunk_square_sums: for chunk c, sum over its elements of x^2, in fp64: 32 lanes, lane l adds the
-//   elements l, l + 32, ... of the chunk in order (product exact in fp64, one rounding per add), then
-//   lanes are added by halves: lane l += lane l + 16, then 8, 4, 2, 1. Non-finite elements give a
-//   non-finite sum, so the sums are the finite check too.
+//   elements l, l + 32, ... of the chunk in order (product exact in fp64, one rounding per add),
+//   then lanes are added by halves: lane l += lane l + 16, then 8, 4, 2, 1. Non-finite elements
+//   give a non-finite sum, so the sums are the finite check too.
 // ordered_sum: acc_i = ((acc_i + part_0i) + part_1i) + ... in fp32, parts in index order.
 
 #include "kernels/core/context.h"

@@ -1,6 +1,6 @@
 #pragma once
-// Residual add:  y = a + b. Backward: both inputs receive dy unchanged, so none is needed; where two
-// gradients meet, this op adds them.
+// Residual add:  y = a + b. Backward: both inputs receive dy unchanged, so none is needed; where
+// two gradients meet, this op adds them.
 //
 // Legend  a, b, y: contiguous views of one shape and dtype (fp32, bf16, fp64).
 // Numerics  added in fp32 for bf16 storage, rounded once.

@@ -1,7 +1,8 @@
 #pragma once
 // Gated activation:  out = silu(gate) * up,  silu(z) = z / (1 + exp(-z)).
 //
-// Legend  N rows, F columns. gate_up: [N, 2F], gate in the first F columns, up in the rest (one GEMM
+// Legend  N rows, F columns. gate_up: [N, 2F], gate in the first F columns, up in the rest (one
+// GEMM
 //         writes both). out: [N, F]. One dtype (fp32, bf16, fp64), rows dense.
 // Backward  dgate = dout up s (1 + gate (1 - s)),  dup = dout gate s,  s = 1 / (1 + exp(-gate)).
 // Numerics  in fp32 for fp32 and bf16 storage; exp of our own, the same on every instruction set.

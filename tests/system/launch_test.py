@@ -17,6 +17,11 @@ class LaunchTest(kt.K25Test):
         for args in (["config", self.write_config()], ["inspect", kt.corpus()]):
             self.assertEqual(self.assert_ok(kt.run(args, 3)).stdout, self.assert_ok(kt.run(args)).stdout)
 
+    def test_options_of_train_take_any_text(self):
+        self.assert_error(self.train(args=["--log-format", "xml"]), 2, "log.format: expected one of text | json", "xml")
+        for path in ("runs/a #1", "a: b", "[x]", "*x"):
+            self.assert_error(self.train(args=["--resume", path]), 4, f"--resume {path}: no checkpoint there")
+
     def test_openmp_variables_have_no_effect(self):  # A49
         self.assert_ok(self.train(ranks=2, run_dir=self.folder / "plain"))
         wanted = kt.state_hash(self.folder / "plain")

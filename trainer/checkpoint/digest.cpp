@@ -39,8 +39,7 @@ void DigestSums::add_ranks(parallel::Communicator& comm) {
   const std::size_t n = sums_.size();
   std::vector<std::uint64_t> all(n * static_cast<std::size_t>(comm.size()));
   std::memcpy(all.data() + n * static_cast<std::size_t>(comm.rank()), sums_.data(), n * 8);
-  comm.all_gather({.name = "state digest"},
-                  {all.data(), Bytes{static_cast<std::int64_t>(n) * 8}})
+  comm.all_gather({.name = "state digest"}, {all.data(), Bytes{static_cast<std::int64_t>(n) * 8}})
       .wait();
   for (std::size_t i = 0; i < n; ++i) {
     sums_[i] = 0;

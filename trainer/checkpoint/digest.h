@@ -1,6 +1,7 @@
 #pragma once
-// Digests of master, m and v that do not depend on how they are sharded: for each unit and tensor the sum,
-// modulo 2^64, of mix(key, element index, bits) over its elements, under two keys. Private to this folder.
+// Digests of master, m and v that do not depend on how they are sharded: for each unit and tensor
+// the sum, modulo 2^64, of mix(key, element index, bits) over its elements, under two keys. Private
+// to this folder.
 
 #include <cstdint>
 #include <string>

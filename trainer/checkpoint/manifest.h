@@ -1,5 +1,6 @@
 #pragma once
-// The manifest of a checkpoint: what is where, and the digests it is checked against. Private to this folder.
+// The manifest of a checkpoint: what is where, and the digests it is checked against. Private to
+// this folder.
 
 #include <cstdint>
 #include <filesystem>
@@ -13,7 +14,7 @@
 namespace k25::trainer {
 
 struct ManifestRange {
-  int file = 0;  ///< index into Manifest::files
+  int file = 0;                        ///< index into Manifest::files
   std::int64_t begin = 0, length = 0;  ///< elements of the unit's flat buffer
 };
 

@@ -8,6 +8,7 @@
 #include "parallel/comm/agree.h"
 #include "trainer/cli/commands.h"
 #include "trainer/config/parse.h"
+#include "trainer/config/read_values.h"
 #include "trainer/train/train.h"
 
 namespace k25::trainer {
@@ -22,8 +23,12 @@ struct TrainArguments {
 void run_train(const TrainArguments& arguments, const CommandContext& context) {
   parallel::World& world = *context.world;
   std::vector<std::string> overrides = arguments.overrides;
-  if (!arguments.resume.empty()) overrides.push_back("train.resume=" + arguments.resume);
-  if (!arguments.log_format.empty()) overrides.push_back("log.format=" + arguments.log_format);
+  // Quoted: what YAML would read as more than text, such as "runs/a #1", is a path here.
+  const auto override_text = [&](const std::string& key, const std::string& value) {
+    if (!value.empty()) overrides.push_back(key + "=" + yaml_text(value));
+  };
+  override_text("train.resume", arguments.resume);
+  override_text("log.format", arguments.log_format);
   // Rank 0 reads the file, so that all ranks train the same configuration.
   const std::string text = parallel::from_rank0(
       world.comm(), "config", [&] { return data::read_file(arguments.config, ErrorKind::kUsage); });

@@ -23,8 +23,8 @@ struct ParsedConfig {
   Config config;
   Origins origins;                            ///< by key path
   std::map<std::string, std::string> chosen;  ///< what `auto` and null came to, by key path
-  std::string resolved;  ///< YAML of every key; parsing it again gives the same Config. `auto`
-                         ///< stays `auto`, so the text does not depend on the rank count
+  std::string resolved;   ///< YAML of every key; parsing it again gives the same Config. `auto`
+                          ///< stays `auto`, so the text does not depend on the rank count
   std::string annotated;  ///< the same with "# origin; here value" behind each key (k25 config)
 };
 

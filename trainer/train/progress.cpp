@@ -8,7 +8,8 @@ double flops_per_token(const ModelConfig& m, std::int64_t sequence) {
   const auto d = static_cast<double>(m.hidden);
   const auto attention = static_cast<double>(m.heads * m.head_dim);
   const auto kv = static_cast<double>(m.kv_heads * m.head_dim);
-  const double layer = d * (attention + 2 * kv) + attention * d + 3 * d * static_cast<double>(m.ffn);
+  const double layer =
+      d * (attention + 2 * kv) + attention * d + 3 * d * static_cast<double>(m.ffn);
   const auto layers = static_cast<double>(m.layers);
   const double matmul = layers * layer + d * static_cast<double>(m.vocab);
   const double visible = static_cast<double>(sequence + 1) / 2;
@@ -19,8 +20,8 @@ StepRecord Progress::record(const Input& in) {
   const optim::StepPlan& plan = in.result.plan;
   const bool empty = plan.action == optim::StepAction::kSkipEmpty;
   const bool applied = plan.action == optim::StepAction::kApply;
-  mean_seconds_ = mean_seconds_ == 0.0 ? in.step_seconds
-                                       : 0.9 * mean_seconds_ + 0.1 * in.step_seconds;
+  mean_seconds_ =
+      mean_seconds_ == 0.0 ? in.step_seconds : 0.9 * mean_seconds_ + 0.1 * in.step_seconds;
   StepRecord r{.step = in.state.step, .steps = in.config.train.steps};
   if (!empty && in.result.stats.loss_finite) {
     r.loss = plan.loss;
@@ -44,8 +45,8 @@ StepRecord Progress::record(const Input& in) {
   r.skipped = in.state.policy.skipped;
   r.nan = in.state.policy.skipped;
   r.empty = in.state.policy.empty;
-  r.skipped_now = plan.action == optim::StepAction::kSkipNonFinite ||
-                  plan.action == optim::StepAction::kStop;
+  r.skipped_now =
+      plan.action == optim::StepAction::kSkipNonFinite || plan.action == optim::StepAction::kStop;
   r.empty_now = empty;
   std::vector<std::int64_t> per_domain(in.corpus.info().domains.size(), 0);
   for (const data::SampleRef& sample : in.result.samples) {

@@ -235,8 +235,7 @@ TEST(WriteCorpus, WholeOrNotAtAll) {
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &old), 0);
   EXPECT_EQ(folder.entries(), 1);
   content.info.domains = {"caf\xe9"};
-  expect_error(
-      ErrorKind::kData, [&] { write_synthetic(folder, content); }, "UTF-8");
+  expect_error(ErrorKind::kData, [&] { write_synthetic(folder, content); }, "UTF-8");
   EXPECT_EQ(folder.entries(), 1);
 }
 
@@ -248,13 +247,10 @@ TEST(WriteCorpus, NeverReplacesWhatIsThere) {
       ErrorKind::kData, [&] { write_synthetic(folder, content); }, (folder / "corpus").string(),
       "exists already");
   std::filesystem::create_directory(folder / "empty");
-  expect_error(
-      ErrorKind::kData, [&] { write_synthetic(folder, content, "empty"); }, "exists");
+  expect_error(ErrorKind::kData, [&] { write_synthetic(folder, content, "empty"); }, "exists");
   write_text(folder / "file", "");
-  expect_error(
-      ErrorKind::kData, [&] { write_synthetic(folder, content, "file"); }, "exists");
-  expect_error(
-      ErrorKind::kData, [&] { write_synthetic(folder, content, "file/x"); }, "file/x");
+  expect_error(ErrorKind::kData, [&] { write_synthetic(folder, content, "file"); }, "exists");
+  expect_error(ErrorKind::kData, [&] { write_synthetic(folder, content, "file/x"); }, "file/x");
   write_synthetic(folder, content, "new/nested/corpus/");  // parents are made, a slash is fine
   EXPECT_EQ(Corpus(folder / "new/nested/corpus/manifest.json").info().tokens, 4);
 }

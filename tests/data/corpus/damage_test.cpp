@@ -27,8 +27,7 @@ class Damage : public ::testing::Test {
   template <class... Parts>
   void expect_bad(const Parts&... parts) const {
     for (const int threads : {1, 3}) {
-      expect_error(
-          ErrorKind::kData, [&] { Corpus(manifest_, threads); }, parts...);
+      expect_error(ErrorKind::kData, [&] { Corpus(manifest_, threads); }, parts...);
     }
   }
 

@@ -92,16 +92,10 @@ TEST(BlockDigest, SizeComesFirst) {
       ErrorKind::kData, [&] { verify_file(folder / "x", digest, ErrorKind::kData); },
       (folder / "x").string(), "expected 4096 bytes, has 4095: truncated or unfinished");
   expect_error(
-      ErrorKind::kData,
-      [&] {
-        verify_file(folder / "x", {4094, {kAbc}}, ErrorKind::kData);
-      },
+      ErrorKind::kData, [&] { verify_file(folder / "x", {4094, {kAbc}}, ErrorKind::kData); },
       "expected 4094 bytes, has 4095");
   expect_error(
-      ErrorKind::kData,
-      [&] {
-        verify_file(folder / "x", {4095, {kAbc, kAbc}}, ErrorKind::kData);
-      },
+      ErrorKind::kData, [&] { verify_file(folder / "x", {4095, {kAbc, kAbc}}, ErrorKind::kData); },
       "2 block digests", "expected 1");
 }
 

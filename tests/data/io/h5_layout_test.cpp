@@ -202,17 +202,11 @@ TEST(H5Layout, AnExistingFileIsNotTouched) {
   const ScratchFolder folder;
   write_text(folder / "x.h5", "mine");
   expect_error(
-      kKind,
-      [&] {
-        H5Writer(folder / "x.h5", {{"/a", {H5Type::kU8, {1}}}}, kKind);
-      },
+      kKind, [&] { H5Writer(folder / "x.h5", {{"/a", {H5Type::kU8, {1}}}}, kKind); },
       (folder / "x.h5").string(), "File exists");
   EXPECT_EQ(std::filesystem::file_size(folder / "x.h5"), 4u);
   expect_error(
-      kKind,
-      [&] {
-        H5Writer(folder / "no/x.h5", {{"/a", {H5Type::kU8, {1}}}}, kKind);
-      },
+      kKind, [&] { H5Writer(folder / "no/x.h5", {{"/a", {H5Type::kU8, {1}}}}, kKind); },
       (folder / "no/x.h5").string(), "No such file");
 }
 
@@ -221,19 +215,13 @@ TEST(H5Layout, NoSpaceIsAnErrorBeforeAnyPayload) {
   // 4 EiB: no file system here has it.
   const std::int64_t bytes = std::int64_t{1} << 62;
   expect_error(
-      kKind,
-      [&] {
-        H5Writer(folder / "x.h5", {{"/a", {H5Type::kU8, {bytes}}}}, kKind);
-      },
+      kKind, [&] { H5Writer(folder / "x.h5", {{"/a", {H5Type::kU8, {bytes}}}}, kKind); },
       (folder / "x.h5").string(), "cannot reserve", "No space left on device");
   EXPECT_EQ(folder.entries(), 0);
   // One that a file may have, but not this disk.
   const auto free = static_cast<std::int64_t>(std::filesystem::space(folder.path()).free);
   expect_error(
-      kKind,
-      [&] {
-        H5Writer(folder / "x.h5", {{"/a", {H5Type::kU8, {4 * free}}}}, kKind);
-      },
+      kKind, [&] { H5Writer(folder / "x.h5", {{"/a", {H5Type::kU8, {4 * free}}}}, kKind); },
       (folder / "x.h5").string(), "cannot reserve " + std::to_string(4 * free).substr(0, 3),
       "free)", "No space left on device");
   EXPECT_EQ(folder.entries(), 0);
@@ -249,10 +237,7 @@ TEST(H5Layout, TheFileSizeLimitIsAnError) {
   small.rlim_cur = 256 * 1024;
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
   expect_error(
-      kKind,
-      [&] {
-        H5Writer(folder / "x.h5", {{"/a", {H5Type::kU8, {300 * 1024}}}}, kKind);
-      },
+      kKind, [&] { H5Writer(folder / "x.h5", {{"/a", {H5Type::kU8, {300 * 1024}}}}, kKind); },
       (folder / "x.h5").string(), "cannot reserve", "File too large");
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &old), 0);
   EXPECT_EQ(folder.entries(), 0);
@@ -284,8 +269,7 @@ TEST(H5Layout, TruncatedForeignEmptyAndTextFiles) {
   const auto expect_bad = [&](const std::string& name, auto... parts) {
     expect_error(
         kKind, [&] { read_h5_layout(folder / name, kKind); }, (folder / name).string(), parts...);
-    expect_error(
-        kKind, [&] { H5File(folder / name, kKind); }, (folder / name).string(), parts...);
+    expect_error(kKind, [&] { H5File(folder / name, kKind); }, (folder / name).string(), parts...);
   };
   for (const std::int64_t keep : {size - 1, size / 2, std::int64_t{96}, std::int64_t{52}}) {
     std::filesystem::copy_file(folder / "whole.h5", folder / "cut.h5");
@@ -319,8 +303,7 @@ TEST(H5Layout, MissingDatasetWrongTypeAndForeignLayouts) {
   EXPECT_EQ(file.values<float>("/a/ramp", H5Type::kF32)[14], 14.5f);
   expect_error(
       kKind, [&] { file.bytes("/y", H5Type::kU8); }, (folder / "x.h5").string(), "/y", "missing");
-  expect_error(
-      kKind, [&] { file.bytes("/z", H5Type::kU16); }, "/z", "holds u8, expected u16");
+  expect_error(kKind, [&] { file.bytes("/z", H5Type::kU16); }, "/z", "holds u8, expected u16");
 
   const hid_t other = H5Fcreate((folder / "y.h5").c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
   const hsize_t extent = 8;

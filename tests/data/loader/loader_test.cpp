@@ -285,8 +285,7 @@ TEST_F(LoaderTest, ValidationOfSomeOrNoDocuments) {
   EXPECT_EQ(batch.label_tokens, 12);
   EXPECT_THROW(ValidationSet(corpus, {4}, 4), Error);
   EXPECT_THROW(ValidationSet(corpus, {1, 1}, 4), Error);
-  expect_error(
-      ErrorKind::kUsage, [&] { ValidationSet(corpus, {1}, 0); }, "0 tokens");
+  expect_error(ErrorKind::kUsage, [&] { ValidationSet(corpus, {1}, 0); }, "0 tokens");
   EXPECT_THROW(some.load(-1, batch), Error);
 }
 

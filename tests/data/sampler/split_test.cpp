@@ -60,30 +60,17 @@ TEST_F(SplitTest, PatternsNameDocumentsAndTheirClustersFollow) {
 TEST_F(SplitTest, PatternsThatMatchNothingOrEverything) {
   const auto corpus = licences();
   expect_error(
-      ErrorKind::kData,
-      [&] {
-        split_documents(corpus, {{"MIT", "GDFL*"}, 0.0, 7});
-      },
-      "'GDFL*'", "6 documents", "'Apache-2.0'");
+      ErrorKind::kData, [&] { split_documents(corpus, {{"MIT", "GDFL*"}, 0.0, 7}); }, "'GDFL*'",
+      "6 documents", "'Apache-2.0'");
   expect_error(
-      ErrorKind::kData,
-      [&] {
-        split_documents(corpus, {{"*"}, 0.0, 7});
-      },
-      "no training document", "6 of 6");
+      ErrorKind::kData, [&] { split_documents(corpus, {{"*"}, 0.0, 7}); }, "no training document",
+      "6 of 6");
   const auto twins = make(synthetic_content({{5, 0, 3}, {5, 0, 3}}));
   expect_error(
-      ErrorKind::kData,
-      [&] {
-        split_documents(twins, {{"doc-1"}, 0.0, 7});
-      },
+      ErrorKind::kData, [&] { split_documents(twins, {{"doc-1"}, 0.0, 7}); },
       "no training document", "1 of them near-duplicates");
   expect_error(
-      ErrorKind::kData,
-      [&] {
-        split_documents(twins, {{}, 0.5, 7});
-      },
-      "no training document");
+      ErrorKind::kData, [&] { split_documents(twins, {{}, 0.5, 7}); }, "no training document");
   expect_error(
       ErrorKind::kData, [&] { split_documents(make(synthetic_content({})), {}); },
       "no training document");
@@ -141,12 +128,7 @@ TEST_F(SplitTest, PatternsCountTowardsTheFraction) {
 TEST_F(SplitTest, FractionsOutOfRange) {
   const auto corpus = licences();
   for (const double fraction : {-0.1, 1.0, 1.5, std::nan("")}) {
-    expect_error(
-        ErrorKind::kUsage,
-        [&] {
-          split_documents(corpus, {{}, fraction, 7});
-        },
-        "[0, 1)");
+    expect_error(ErrorKind::kUsage, [&] { split_documents(corpus, {{}, fraction, 7}); }, "[0, 1)");
   }
 }
 

@@ -138,16 +138,10 @@ TEST_F(TensorTest, ViewChangesTheShapeOfContiguousData) {
 }
 
 TEST_F(TensorTest, BadShapesAreRefused) {
-  EXPECT_TRUE(throws_error(
-      [&] {
-        Tensor(values_.data(), DType::kFloat32, {1, 1, 1, 1, 1, 1});
-      },
-      ErrorKind::kUsage, {"at most 5 dimensions"}));
-  EXPECT_TRUE(throws_error(
-      [&] {
-        Tensor(values_.data(), DType::kFloat32, {2, -3});
-      },
-      ErrorKind::kUsage, {"must not be negative", "[2, -3]"}));
+  EXPECT_TRUE(throws_error([&] { Tensor(values_.data(), DType::kFloat32, {1, 1, 1, 1, 1, 1}); },
+                           ErrorKind::kUsage, {"at most 5 dimensions"}));
+  EXPECT_TRUE(throws_error([&] { Tensor(values_.data(), DType::kFloat32, {2, -3}); },
+                           ErrorKind::kUsage, {"must not be negative", "[2, -3]"}));
 }
 
 TEST(Tensor, NullViewsCanBeCut) {

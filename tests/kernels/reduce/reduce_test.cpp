@@ -112,11 +112,8 @@ TEST(ChunkSquareSums, RefusesWhatDoesNotFit) {
   EXPECT_TRUE(throws_error([&] { chunk_square_sums(ctx, x, single); }, usage,
                            {"sums_c is fp32 [1]", "expected fp64 [1]"}));
   EXPECT_TRUE(throws_error([&] { chunk_square_sums(ctx, x, two); }, usage, {"sums_c is fp64 [2]"}));
-  EXPECT_TRUE(throws_error(
-      [&] {
-        chunk_square_sums(ctx, x.tensor().view({64, 64}), sums);
-      },
-      usage, {"x_n is [64, 64]", "one dimension"}));
+  EXPECT_TRUE(throws_error([&] { chunk_square_sums(ctx, x.tensor().view({64, 64}), sums); }, usage,
+                           {"x_n is [64, 64]", "one dimension"}));
   const Tensor device(x.tensor().raw(), DType::kFloat32, {kChunk}, Device::kCuda);
   EXPECT_TRUE(
       throws_error([&] { chunk_square_sums(ctx, device, sums); }, usage, {"x_n is on the GPU"}));

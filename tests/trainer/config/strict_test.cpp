@@ -1,4 +1,6 @@
 // What strict YAML refuses and accepts, with the place that is named.
+#include <random>
+
 #include "tests/trainer/config/config_text.h"
 
 namespace k25::trainer {
@@ -145,6 +147,34 @@ TEST(Strict, bytes_that_yaml_would_end_at_are_refused) {
   }
   expect_problem(only_problem(edited("runs/a", "runs/\xff")), "cfg.yaml:2:13", {"not UTF-8"});
   EXPECT_EQ(parse(edited("runs/a", "runs/\xc3\xa9")).config.run.dir, "runs/\xc3\xa9");
+}
+
+TEST(Strict, any_text_is_a_config_or_a_usage_error) {
+  const std::string good = kGoodConfig, alphabet = ":{}[]#\t\n&*!|>'\"%@`,-? <~ae01.\\\r\x01\xc3";
+  std::mt19937 random(7);
+  const auto below = [&](std::size_t n) { return random() % n; };
+  std::size_t accepted = 0;
+  for (int i = 0; i < 3000; ++i) {
+    std::string text = good;
+    for (std::size_t edits = 1 + below(3); edits > 0; --edits) {
+      const char c = alphabet[below(alphabet.size())];
+      const std::size_t at = below(text.size());
+      if (below(2) == 0) {
+        text[at] = c;
+      } else {
+        text.insert(at, 1, c);
+      }
+    }
+    try {
+      const ParsedConfig parsed = parse(text);
+      EXPECT_EQ(parse(parsed.resolved).resolved, parsed.resolved) << text;
+      ++accepted;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kUsage) << text;
+      EXPECT_EQ(std::string(error.what()).rfind("cfg.yaml", 0), 0u) << error.what();
+    }
+  }
+  EXPECT_GT(accepted, 100u);
 }
 
 TEST(Strict, keys_must_be_text) {
