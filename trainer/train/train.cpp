@@ -152,8 +152,7 @@ void TrainRun::build() {
   collectively(runtime_.comm(), "plan", [&] {
     model_ = std::make_unique<Model>(config_.model, shape, config_.freeze);
     require_injectable(config_.inject, *model_);
-    // The budget moves with the machine's load; every rank must choose the same, so rank 0 decides
-    // below.
+    // The budget moves with the machine's load, so ranks may differ here; they agree below.
     zero = resolve_zero(config_, *model_, host_memory_budget(runtime_.world().local_size()));
   });
   std::int64_t choice[] = {static_cast<std::int64_t>(zero.reshard_after),

@@ -122,7 +122,7 @@ TEST_P(ModelGolden, LossAndAllGradients) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, ModelGolden, testing::Values("untied", "tied"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& kind) { return std::string(kind.param); });
 
 }  // namespace
 }  // namespace k25::trainer
