@@ -226,6 +226,13 @@ class ChangedDataTest(kt.K25Test):
         digest = json.loads(self.shown_digest(first))
         return digest, self.train({"train.steps": steps, "data.validation": None}, 2, manifest=to)
 
+    def test_a_corpus_without_its_tokenizer_is_shown_as_a_damaged_corpus(self):
+        manifest = kt.corpus({"law": windows(2)})
+        copy = self.folder / "damaged"
+        shutil.copytree(manifest.parent, copy)
+        (copy / "tokenizer.model").unlink()
+        self.assert_error(kt.run(["inspect", copy]), 3, copy / "tokenizer.model")
+
     def shown_digest(self, manifest):
         shown = kt.run(["inspect", manifest]).stdout
         return json.dumps(next(l.split()[1] for l in shown.splitlines() if l.strip().startswith("digest")))

@@ -138,6 +138,13 @@ class EndOfData(TrainTest):
         self.assert_error(result, 3, "is exhausted")
         self.assertEqual(self.saved_steps()[-1], self.steps_done())
 
+    def test_the_end_of_the_data_saves_what_was_trained(self):
+        manifest = k25_testing.corpus({"law": {f"{i}.txt": k25_testing.words(60, i) for i in range(6)}})
+        result = self.train({"data.on_exhausted": "stop", "data.validation": None, "train.steps": 99,
+                             "checkpoint.every": 0}, 2, manifest)
+        self.assert_error(result, 3, "is exhausted")
+        self.assertEqual(self.saved_steps(), [self.steps_done()])
+
 
 if __name__ == "__main__":
     unittest.main()

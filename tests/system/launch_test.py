@@ -59,6 +59,7 @@ class OutputTest(kt.K25Test):
     def test_a_run_directory_that_cannot_be_written(self):
         # Root writes everywhere, except where a folder is expected and a file is.
         self.run_dir.mkdir()
+        (self.run_dir / "lock").write_text("")
         (self.run_dir / "metrics.jsonl").mkdir()
         self.assert_error(self.train(ranks=2), 4, self.run_dir / "metrics.jsonl")
         (self.run_dir / "metrics.jsonl").rmdir()
@@ -68,6 +69,19 @@ class OutputTest(kt.K25Test):
         (self.run_dir / "config.yaml").unlink()
         (self.run_dir / "config.yaml").mkdir()
         self.assert_error(self.train(ranks=2), 4, self.run_dir / "config.yaml")
+
+    def test_a_folder_with_other_files_is_no_run_directory(self):
+        self.run_dir.mkdir()
+        (self.run_dir / "letter.txt").write_text("dear reader")
+        self.assert_error(self.train(ranks=2), 4, self.run_dir, "no k25 run")
+        self.assertEqual(os.listdir(self.run_dir), ["letter.txt"])
+
+    def test_an_error_of_all_ranks_is_the_only_line(self):
+        for changes, env, code, text in (({"optim.lr": "x"}, {}, 2, "optim.lr"), ({"comm.max_chunk": 1}, {}, 2, "[4, "),
+                                         ({}, {"K25_CPU_ISA": "foo"}, 2, "K25_CPU_ISA=foo")):
+            result = self.train(changes, ranks=4, env=env)
+            self.assert_error(result, code, text)
+            self.assertEqual(len(result.stderr.strip().splitlines()), 1, str(result))
 
     def test_standard_output_that_is_full(self):  # A35
         with open("/dev/full", "wb") as full:

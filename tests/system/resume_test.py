@@ -1,6 +1,7 @@
 """Stopping and going on: the same bits as a run that never stopped, and clear words when it cannot be."""
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -147,6 +148,15 @@ class Targets(TrainTest):
         self.assertIn("*.before-1", result.stderr)
         self.assertEqual(self.saved_steps(), [1])
         self.assertEqual(state_hash(self.run_dir / "checkpoints.before-1" / "step-000002"), before)
+
+    def test_a_history_without_checkpoints_is_set_aside(self):
+        self.assert_ok(self.train({"train.steps": 2}))
+        history = (self.run_dir / "metrics.jsonl").read_text()
+        shutil.rmtree(self.run_dir / "checkpoints")
+        result = self.assert_ok(self.train({"train.steps": 1}))
+        self.assertIn("no checkpoint to go on from", result.stderr)
+        self.assertEqual((self.run_dir / "metrics.jsonl.before-1").read_text(), history)
+        self.assertEqual([s["step"] for s in k25_testing.steps(self.run_dir)], [1])
 
     def test_a_path_in_another_run_directory(self):
         first = self.ordered({"train.steps": 2}, 2, name="first")

@@ -65,9 +65,12 @@ std::vector<std::string> find_candidates(const fs::path& run_dir, const std::str
 
 // What an earlier run left here is set aside, not overwritten.
 void set_aside(const fs::path& run_dir, const std::string& why, std::vector<std::string>& notes) {
-  if (step_folders(run_dir).empty()) return;
+  if (step_folders(run_dir).empty() && !fs::is_regular_file(run_dir / "metrics.jsonl")) return;
   int n = 1;
-  while (fs::exists(run_dir / fmt::format("checkpoints.before-{}", n))) ++n;
+  while (fs::exists(run_dir / fmt::format("checkpoints.before-{}", n)) ||
+         fs::exists(run_dir / fmt::format("metrics.jsonl.before-{}", n))) {
+    ++n;
+  }
   // The checkpoints last: as long as they are there, a second try does the rest.
   for (const char* name : {"latest", "best", "metrics.jsonl", "tensorboard", "checkpoints"}) {
     if (!fs::exists(run_dir / name)) continue;
@@ -170,15 +173,22 @@ std::optional<fs::path> find_resume_target(parallel::Communicator& comm, const f
   const auto add = [&](const std::vector<std::string>& more) {
     notes.insert(notes.end(), more.begin(), more.end());
   };
-  if (resume == "none") {
+  const auto start_over = [&](const std::string& why) {
     add(on_rank0(comm, [&] {
       std::vector<std::string> done;
-      set_aside(run_dir, "--resume none", done);
+      set_aside(run_dir, why, done);
       return done;
     }));
+  };
+  if (resume == "none") {
+    start_over("--resume none");
     return std::nullopt;
   }
-  if (resume == "auto") return first_valid(comm, run_dir, folders, notes);
+  if (resume == "auto") {
+    const std::optional<fs::path> newest = first_valid(comm, run_dir, folders, notes);
+    if (!newest) start_over("there is no checkpoint to go on from");
+    return newest;
+  }
   const fs::path target = folders.front();
   verify_together(comm, target);
   add(on_rank0(comm, [&] {

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "data/corpus/corpus.h"
+#include "data/io/atomic_file.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/step_folder.h"
 #include "trainer/cli/commands.h"
@@ -88,11 +89,18 @@ void print_run(const fs::path& run_dir) {
   }
 }
 
+// By what its manifest says of itself, so that a damaged corpus is reported as one.
+bool is_corpus(const fs::path& folder) {
+  const fs::path manifest = folder / "manifest.json";
+  if (!fs::is_regular_file(manifest)) return fs::exists(folder / "tokenizer.model");
+  return data::read_file(manifest, ErrorKind::kData).find("\"k25-corpus\"") != std::string::npos;
+}
+
 void run_inspect(const InspectArguments& arguments) {
   const fs::path path = arguments.path;
   if (!fs::exists(path)) fail(ErrorKind::kUsage, "'" + path.string() + "': no such file or folder");
   if (fs::is_regular_file(path)) return print_corpus(path);
-  if (fs::exists(path / "tokenizer.model")) return print_corpus(path / "manifest.json");
+  if (is_corpus(path)) return print_corpus(path / "manifest.json");
   print_checkpoint(path, arguments);
   if (fs::is_directory(path / "checkpoints")) print_run(path);
 }

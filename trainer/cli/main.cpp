@@ -72,7 +72,8 @@ bool somebody_else_speaks(World& world) {
   return world.peer_failed();
 }
 
-int end_with(World& world, const Error& error) {
+int end_with(World& world, k25::trainer::SignalWatcher& signals, const Error& error) {
+  signals.leave(error.exit_code());
   if (dynamic_cast<const AgreedError*>(&error) != nullptr) {
     if (world.rank() == 0) print_error(error);
     world.finish();
@@ -92,9 +93,9 @@ int run_with_world(const k25::trainer::Command& command) {
     world->finish();
     return 0;
   } catch (const Error& error) {
-    return end_with(*world, error);
+    return end_with(*world, signals, error);
   } catch (const std::exception& error) {
-    return end_with(*world, as_error(error));
+    return end_with(*world, signals, as_error(error));
   }
 }
 

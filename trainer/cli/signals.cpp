@@ -68,6 +68,8 @@ void SignalWatcher::watch() {
     if (quit_) return;
     if (signal == SIGUSR1) {
       save_and_stop_ = true;
+    } else if (leaving_with_ >= 0) {
+      _exit(leaving_with_);
     } else {
       stop_now(world_, signal);
     }

@@ -23,6 +23,9 @@ class SignalWatcher {
   SignalWatcher& operator=(const SignalWatcher&) = delete;
 
   const std::atomic<bool>& save_and_stop() const { return save_and_stop_; }
+  /// From here on the process is leaving with `exit_code`: mpirun's SIGTERM, which follows the
+  /// first rank that is gone, ends it without a word.
+  void leave(int exit_code) { leaving_with_ = exit_code; }
 
  private:
   void watch();
@@ -30,6 +33,7 @@ class SignalWatcher {
   parallel::World* world_;
   std::atomic<bool> save_and_stop_{false};
   std::atomic<bool> quit_{false};
+  std::atomic<int> leaving_with_{-1};
   std::thread thread_;
 };
 

@@ -215,7 +215,7 @@ std::vector<Key> recompute_and_comm_keys() {
               [](Config& c) -> auto& { return c.comm.check; }),
       integer(
           "comm.max_chunk", "1073741824", "bytes of one message; larger ones are cut",
-          [](Config& c) -> auto& { return c.comm.max_chunk.n; }, 1, std::int64_t{1} << 30),
+          [](Config& c) -> auto& { return c.comm.max_chunk.n; }, 4, std::int64_t{1} << 30),
   };
 }
 

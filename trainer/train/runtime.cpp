@@ -4,6 +4,8 @@
 
 #include <cstdlib>
 
+#include "parallel/comm/agree.h"
+
 namespace k25::trainer {
 namespace {
 
@@ -41,7 +43,7 @@ Runtime::Runtime(parallel::World& world, const Config& config, std::vector<std::
   warn_about_openmp(warnings);
   const int threads = thread_count(config, warnings);
   if (threads > 1) threads_ = std::make_unique<ThreadPool>(threads);
-  context_.isa = detect_cpu_isa();
+  parallel::collectively(world.comm(), "instruction set", [&] { context_.isa = detect_cpu_isa(); });
   context_.threads = threads_.get();
 }
 

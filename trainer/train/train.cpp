@@ -49,6 +49,18 @@ void require_shared(const std::string& run_dir, const std::string& owner) {
            lock.string(), seen.empty() ? "it is empty" : seen));
 }
 
+// A run scatters its files over run.dir: a folder that holds something else is refused.
+void require_run_directory(const std::filesystem::path& folder) {
+  for (const char* mark : {"lock", "config.yaml", "checkpoints"}) {
+    if (std::filesystem::exists(folder / mark)) return;
+  }
+  std::error_code error;
+  if (std::filesystem::is_empty(folder, error) || error) return;
+  fail(ErrorKind::kCheckpoint,
+       "run.dir: '" + folder.string() +
+           "' holds files that are no k25 run; choose a new or an empty folder");
+}
+
 // Everything of one run that lives from start to end, in order of dependence.
 class TrainRun {
  public:
@@ -113,6 +125,7 @@ void TrainRun::open_run_directory() {
       fail(ErrorKind::kCheckpoint,
            "run.dir: cannot create '" + config_.run.dir + "': " + error.message());
     }
+    require_run_directory(config_.run.dir);
     lock_ = std::make_unique<RunLock>(config_.run.dir);
     return lock_->owner();
   });
@@ -345,8 +358,11 @@ void TrainRun::run(const std::atomic<bool>& save_and_stop) {
   bool go_on = true;
   try {
     while (go_on && state_.step < config_.train.steps) go_on = one_step(save_and_stop);
-  } catch (const parallel::AgreedError&) {
-    writer_->finish();  // all ranks are here; a save that is under way is still worth having
+  } catch (const parallel::AgreedError& error) {
+    // All ranks are here. The end of the data is no fault of the state; otherwise a save that is
+    // under way is still worth having.
+    if (error.kind() == ErrorKind::kData && state_.step > 0) writer_->save(state_);
+    writer_->finish();
     throw;
   }
   finish(!go_on);
