@@ -113,8 +113,7 @@ void fold_headers(const std::vector<Header>& headers, StepStats& stats) {
 
 }  // namespace
 
-void add_nll(LocalStats& stats, double nll, std::int64_t label_tokens) {
-  stats.label_tokens += label_tokens;
+void add_nll(LocalStats& stats, double nll) {
   constexpr double kLimit = 0x1p62;
   const double fixed = std::nearbyint(std::ldexp(nll, 24));
   std::int64_t sum = 0;

@@ -19,15 +19,15 @@
 namespace k25::optim {
 
 struct LocalStats {
-  std::int64_t nll_fixed = 0;
+  std::int64_t nll_fixed = 0;  ///< in units of 2^-24 nats
   std::int64_t label_tokens = 0;
   bool loss_finite = true;
   bool save_and_stop = false;
 };
 
-/// Adds the nll of some samples (nats, label_tokens of them), rounded to 2^-24 nats. A sum that is
-/// not finite, or too large for the fixed point, clears loss_finite and adds only the tokens.
-void add_nll(LocalStats& stats, double nll, std::int64_t label_tokens);
+/// Adds an nll in nats, rounded to 2^-24 nats. One that is not finite, or a sum too large for the
+/// fixed point, clears loss_finite and adds nothing.
+void add_nll(LocalStats& stats, double nll);
 
 class Statistics {
  public:

@@ -52,8 +52,7 @@ class Preparation {
  public:
   Preparation(const PrepareOptions& options, std::filesystem::path work)
       : options_(options), work_(std::move(work)) {
-    if (!options.tokenizer.empty())
-      Tokenizer{options.tokenizer};  // a bad one shows before any work
+    if (!options.tokenizer.empty()) check_tokenizer();  // a bad one shows before any work
     sources_ = find_source_files(options.folders);
   }
 
@@ -68,6 +67,18 @@ class Preparation {
   }
 
  private:
+  void check_tokenizer() const {
+    std::error_code error;
+    if (!std::filesystem::exists(options_.tokenizer, error)) {
+      fail(ErrorKind::kUsage, "--tokenizer " + options_.tokenizer.string() + ": no such file");
+    }
+    try {
+      Tokenizer{options_.tokenizer};
+    } catch (const Error& bad) {
+      fail(bad.kind(), std::string(bad.what()) + "; leave --tokenizer out to train a new one");
+    }
+  }
+
   void note_files() {
     report_.files = static_cast<std::int64_t>(sources_.files.size());
     report_.links_skipped = sources_.links_skipped;
@@ -134,6 +145,7 @@ class Preparation {
     near_notes.move_to(report_.notes, "near-duplicates");
     share_notes.move_to(report_.notes, "documents that lie to half or more in others");
     number_clusters(near.cluster);
+    warn_of_empty_domains();
   }
 
   /// Clusters in the order of their first kept document.
@@ -185,6 +197,22 @@ class Preparation {
       report_.bytes += static_cast<std::int64_t>(text.size());
       content_.documents.push_back(std::move(entry.document));
     });
+  }
+
+  /// Every folder holds documents, so a domain without any has lost them as duplicates.
+  void warn_of_empty_domains() {
+    std::vector<std::int64_t> dropped(sources_.domains.size(), 0), kept(dropped);
+    for (const Entry& entry : entries_) {
+      auto& count = entry.fate == Fate::kKept ? kept : dropped;
+      ++count[static_cast<std::size_t>(entry.document.domain)];
+    }
+    for (std::size_t d = 0; d < kept.size(); ++d) {
+      if (kept[d] > 0) continue;
+      report_.warnings.push_back("domain '" + sources_.domains[d] + "' is empty: its documents (" +
+                                 std::to_string(dropped[d]) +
+                                 ") are all dropped as duplicates of others; --keep-duplicates "
+                                 "keeps exact ones");
+    }
   }
 
   void describe(const Tokenizer& tokenizer) {

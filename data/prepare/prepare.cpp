@@ -1,14 +1,13 @@
 #include "data/prepare/prepare.h"
 
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
+#include <algorithm>
 #include <system_error>
+#include <utility>
 
 #include "data/corpus/corpus.h"
+#include "data/io/atomic_file.h"
 #include "data/prepare/content.h"
+#include "data/prepare/work_folder.h"
 #include "kernels/core/check.h"
 
 namespace k25::data {
@@ -49,31 +48,22 @@ void check_out(const fs::path& out, const fs::path& given) {
   }
 }
 
-/// A folder beside `out` for the time of preparing; also finds out early whether one can write
-/// there.
-class WorkFolder {
- public:
-  explicit WorkFolder(const fs::path& out) {
-    std::string name =
-        (out.parent_path() / ("." + out.filename().string() + ".prepare-XXXXXX")).string();
-    if (::mkdtemp(name.data()) == nullptr) {
-      fail(ErrorKind::kData, out.string() + ": cannot write in " + out.parent_path().string() +
-                                 ": " + std::strerror(errno));
-    }
-    path_ = name;
+/// A corpus inside a folder of documents would be read as documents the next time.
+void check_apart(const fs::path& out, const PrepareOptions& options) {
+  std::error_code error;
+  const fs::path whole = fs::weakly_canonical(out, error);
+  if (error) return;  // told by what needs the folder
+  for (const fs::path& folder : options.folders) {
+    const fs::path root = fs::canonical(folder, error);
+    if (error) continue;
+    const auto [at, end] = std::mismatch(root.begin(), root.end(), whole.begin(), whole.end());
+    if (at != root.end()) continue;
+    fail(ErrorKind::kUsage, "--out " + options.out.string() + " lies in the folder " +
+                                folder.string() +
+                                " of documents: choose an --out outside, or the corpus would "
+                                "become a document");
   }
-  ~WorkFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  WorkFolder(const WorkFolder&) = delete;
-  WorkFolder& operator=(const WorkFolder&) = delete;
-
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
+}
 
 }  // namespace
 
@@ -81,9 +71,14 @@ PrepareReport prepare(const PrepareOptions& options) {
   check_options(options);
   const fs::path out = tidy(options.out);
   check_out(out, options.out);
-  const WorkFolder work(out);
+  check_apart(out, options);
+  const WorkFolder work(out, options.when_stopped);
+  check_out(out, options.out);  // another process may have made it before the lock was ours
   PreparedContent prepared = prepare_content(options, work.path());
-  write_corpus(out, prepared.content);
+  const fs::path made = work.path() / "corpus";
+  write_corpus(made, prepared.content);
+  check_out(out, options.out);
+  rename_durably(made, out, ErrorKind::kData);
   return std::move(prepared.report);
 }
 

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,9 @@ struct PrepareOptions {
   Duplicates duplicates = Duplicates::kDropExact;
   double containment = 0.8;  ///< near-duplicate from this share of the smaller document's shingles
   std::int64_t max_file_tokens = std::int64_t{1} << 30;
+  /// Receives what removes all that is unfinished, for a thread that ends the process on a signal;
+  /// an empty function when nothing is left to remove. May be empty.
+  std::function<void(std::function<void()>)> when_stopped;
 };
 
 struct PrepareReport {
@@ -35,13 +39,15 @@ struct PrepareReport {
   std::int64_t documents = 0;  ///< in the corpus; the rest is `dropped`
   std::int64_t exact_duplicates = 0, near_duplicates = 0, dropped = 0;
   std::int64_t tokens = 0, bytes = 0;  ///< of the documents in the corpus
+  std::vector<std::string> warnings;   ///< one line each
   std::vector<std::string> notes;      ///< one line each: "GFDL-1.2 lies to 96 % in GFDL-1.3: kept"
 };
 
 /// Deterministic: the same input gives the same bytes. Throws kData for text that is not UTF-8 or
 /// holds U+2581 (file and byte offset), an empty folder, a 0-byte file, a broken JSONL line
-/// (file:line: column, what was expected), an `out` that exists or cannot be written, and kUsage
-/// for options out of range. Nothing is left at `out` on failure. Every document's text is checked
+/// (file:line: column, what was expected), an `out` that exists, cannot be written or is being made
+/// by another process, and kUsage for options out of range, a folder that does not exist, and an
+/// `out` inside a folder. Nothing is left at `out` on failure. Every document's text is checked
 /// to come back from its tokens.
 PrepareReport prepare(const PrepareOptions& options);
 

@@ -53,7 +53,7 @@ class Walk {
     std::error_code error;
     const fs::file_status status = fs::status(root_, error);
     if (status.type() == fs::file_type::not_found) {
-      refuse(root_, "no such folder");
+      fail(ErrorKind::kUsage, printable(root_.string()) + ": no such folder");
     }
     if (error) refuse(root_, error.message());
     if (!fs::is_directory(status))

@@ -41,7 +41,7 @@ struct SourceFiles {
 };
 
 /// Walks the folders and checks every file. Throws kData naming file and offset, kUsage for two
-/// folders with one name.
+/// folders with one name and for one that does not exist.
 SourceFiles find_source_files(const std::vector<std::filesystem::path>& folders);
 
 /// Calls `each` for the documents of a file, in order; Record::source is complete.

@@ -29,8 +29,12 @@ struct SplitOptions {
   double fraction = 0.0;  ///< of tokens, those of `documents` included; whole clusters by seed
   std::uint64_t seed = 7;
 };
-/// A pattern that matches nothing, or a split that leaves no training document, throws kData.
-Split split_documents(const Corpus& corpus, const SplitOptions& options);
+/// Evaluation reads no training document.
+enum class TrainingSide : std::uint8_t { kNeeded, kMayBeEmpty };
+/// A pattern that matches nothing, or a split that leaves no training document where one is needed,
+/// throws kData.
+Split split_documents(const Corpus& corpus, const SplitOptions& options,
+                      TrainingSide training = TrainingSide::kNeeded);
 
 enum class OnExhausted : std::uint8_t { kWrap, kStop };
 

@@ -77,7 +77,7 @@ void draw_clusters(std::vector<Cluster>& clusters, const SplitOptions& options) 
 
 }  // namespace
 
-Split split_documents(const Corpus& corpus, const SplitOptions& options) {
+Split split_documents(const Corpus& corpus, const SplitOptions& options, TrainingSide training) {
   if (!(options.fraction >= 0.0 && options.fraction < 1.0)) {
     fail(ErrorKind::kUsage,
          fmt::format("data.validation.fraction: validation fraction {} is not in [0, 1)",
@@ -104,7 +104,7 @@ Split split_documents(const Corpus& corpus, const SplitOptions& options) {
     const bool validation = clusters[numbers.at(documents[i].cluster)].validation;
     (validation ? split.validation : split.train).push_back(static_cast<std::int64_t>(i));
   }
-  if (split.train.empty()) {
+  if (split.train.empty() && training == TrainingSide::kNeeded) {
     fail(ErrorKind::kData,
          fmt::format("data.validation: the validation split leaves no training document ({} of {} "
                      "documents, {} of "

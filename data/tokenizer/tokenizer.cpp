@@ -74,8 +74,7 @@ struct Tokenizer::Impl {
 
 Tokenizer::Tokenizer(const std::filesystem::path& model) : impl_(std::make_unique<Impl>()) {
   const auto refuse = [&](const std::string& why) {
-    fail(ErrorKind::kData,
-         model.string() + ": the tokenizer " + why + "; leave --tokenizer out to train a new one");
+    fail(ErrorKind::kData, model.string() + ": the tokenizer " + why);
   };
   const std::string file = read_file(model, ErrorKind::kData);
   if (file.size() > std::size_t{1} << 30) refuse("file is larger than 1 GiB");

@@ -207,11 +207,16 @@ CommThread::~CommThread() {
   }
 }
 
-void CommThread::start() {
+void CommThread::start(milliseconds timeout) {
   const BlockedSignals blocked;  // inherited by the thread and by MPI's own
   impl_->started->submitted();
   thread_ = std::thread([impl = impl_] { impl->main_loop(); });
-  impl_->started->wait_on(Queue::host());
+  if (impl_->started->wait(Clock::now() + timeout)) return;
+  thread_.detach();  // stuck inside MPI; it keeps what it needs
+  fail(ErrorKind::kCommunication,
+       "MPI did not start within " + std::to_string(timeout.count() / 1000) +
+           " s; another process of this job may have ended before it joined: look at what the "
+           "launcher starts on every rank");
 }
 
 void CommThread::set_timeout(milliseconds timeout) { impl_->pulse->timeout_ms = timeout.count(); }

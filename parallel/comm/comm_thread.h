@@ -37,7 +37,7 @@ class CommThread {
   CommThread& operator=(const CommThread&) = delete;
 
   /// Starts the thread and the transport; blocks until all ranks have.
-  void start();
+  void start(std::chrono::milliseconds timeout);
   void set_timeout(std::chrono::milliseconds timeout);
 
   int rank() const;

@@ -4,6 +4,7 @@
 
 #include "kernels/convert/convert.h"
 #include "kernels/core/check.h"
+#include "kernels/core/stopwatch.h"
 #include "parallel/zero/zero_queue.h"
 
 namespace k25::parallel {
@@ -138,7 +139,7 @@ void Gatherer::point_views(int unit, const Tensor& storage) {
 }
 
 void Gatherer::wait(Work& work) {
-  const WaitTimer timer(waited_);
+  const ScopedTimer timer(waited_);
   work.wait_on(queue_of(context_));
   work = Work{};
 }

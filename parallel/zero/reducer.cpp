@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "kernels/core/check.h"
+#include "kernels/core/stopwatch.h"
 #include "kernels/reduce/reduce.h"
 #include "parallel/zero/zero_queue.h"
 
@@ -161,7 +162,7 @@ void Reducer::reduce(int unit) {
 
 void Reducer::wait_running() {
   if (running_unit_ < 0) return;
-  const WaitTimer timer(waited_);
+  const ScopedTimer timer(waited_);
   running_.wait_on(queue_of(context_));
   running_ = Work{};
   std::replace(pool_owner_.begin(), pool_owner_.end(), running_unit_, -1);
@@ -178,7 +179,7 @@ void Reducer::note_bad(int unit) {
 
 // The ranges of one unit lie where all_gather wants them: every shard's sum is in its place.
 void Reducer::gather_replicated() {
-  const WaitTimer timer(waited_);
+  const ScopedTimer timer(waited_);
   Communicator& comm = mesh_.shard_comm();
   comm.group_begin();
   for (std::size_t u = 0; u < units_.size(); ++u) {

@@ -1,7 +1,6 @@
 #pragma once
 // Private to parallel/zero: small things that the gatherer and the reducer share.
 
-#include <chrono>
 #include <utility>
 #include <vector>
 
@@ -23,19 +22,6 @@ auto& at(Vector& v, int i) {
   K25_CHECK(i >= 0 && static_cast<std::size_t>(i) < v.size(), "no unit has this index");
   return v[static_cast<std::size_t>(i)];
 }
-
-/// Adds the seconds of its own life to a sum.
-class WaitTimer {
- public:
-  explicit WaitTimer(double& seconds) : seconds_(seconds) {}
-  ~WaitTimer() { seconds_ += std::chrono::duration<double>(Clock::now() - begin_).count(); }
-  WaitTimer(const WaitTimer&) = delete;
-  WaitTimer& operator=(const WaitTimer&) = delete;
-
- private:
-  double& seconds_;
-  Clock::time_point begin_ = Clock::now();
-};
 
 /// For destructors: waits for a call whose buffers are about to go; its error has been or will be
 /// reported by the call that needed the result.

@@ -111,7 +111,8 @@ TEST(StatisticsMpi, SumsAndLargestLoss) {
     const int rank = rig.mesh.data_rank(), ranks = rig.mesh.data_ranks();
     // Rank r: r + 1 tokens of r + 2 nats each.
     LocalStats local;
-    add_nll(local, static_cast<double>((rank + 1) * (rank + 2)), rank + 1);
+    add_nll(local, static_cast<double>((rank + 1) * (rank + 2)));
+    local.label_tokens += rank + 1;
     rig.add("layers.0", 0, 0, 0.0F);
     const StepStats stats = rig.statistics.gather(rig.context, local);
     std::int64_t tokens = 0, nats = 0;
@@ -145,7 +146,10 @@ TEST(StatisticsMpi, RanksWithoutLabelTokens) {
   Rig rig({.shard = test_world().size()});
   rig.add("layers.0", 0, 0, 0.0F);
   LocalStats local;
-  if (rig.mesh.data_rank() == rig.last()) add_nll(local, 6.0, 2);
+  if (rig.mesh.data_rank() == rig.last()) {
+    add_nll(local, 6.0);
+    local.label_tokens = 2;
+  }
   const StepStats some = rig.statistics.gather(rig.context, local);
   EXPECT_EQ(some.label_tokens, 2);
   EXPECT_EQ(some.loss_max, 3.0);
@@ -164,7 +168,10 @@ TEST(StatisticsMpi, OneRanksFlagReachesAll) {
   LocalStats local{.label_tokens = 1, .save_and_stop = mine};
   EXPECT_TRUE(rig.statistics.gather(rig.context, local).save_and_stop);
   local = {.label_tokens = 1};
-  if (mine) add_nll(local, std::nan(""), 1);
+  if (mine) {
+    add_nll(local, std::nan(""));
+    local.label_tokens = 1;
+  }
   const StepStats stats = rig.statistics.gather(rig.context, local);
   EXPECT_FALSE(stats.loss_finite);
   EXPECT_TRUE(stats.gradient_finite);

@@ -1,6 +1,7 @@
 """Checkpoints that cannot be written, were cut, changed or lost, are read while they are written, or are
 wanted by two runs."""
 
+import json
 import os
 import re
 import shutil
@@ -10,7 +11,7 @@ import unittest
 
 import k25_testing
 from k25_testing import state_hash
-from train_testing import ORDERED, TrainTest, rank_pids
+from train_testing import TrainTest, rank_pids, rewrite_manifest
 
 SMALL = {"train.steps": 4, "checkpoint.every": 2, "checkpoint.keep": 9}
 # The shared-memory files of Open MPI would meet the limit too.
@@ -77,6 +78,56 @@ class Damage(TrainTest):
 
     def test_manifest_cut(self):
         self.check(lambda p: os.truncate(p.parent / "manifest.json", 200), "manifest.json", "damaged")
+
+    def change_manifest(self, change):
+        def damage(shard):
+            path = shard.parent / "manifest.json"
+            manifest = json.loads(path.read_text())
+            change(manifest)
+            path.write_text(json.dumps(manifest))
+        return damage
+
+    def test_counters_in_the_manifest(self):
+        def later(manifest):
+            manifest["state"]["step"] = 5
+        self.check(self.change_manifest(later), "step-000004/manifest.json", "content has SHA-256",
+                   "changed after it was written")
+
+    def test_position_in_the_manifest(self):
+        def elsewhere(manifest):
+            manifest["state"]["mixture"]["next_sample"] += 1
+        self.check(self.change_manifest(elsewhere), "step-000004/manifest.json", "content has SHA-256")
+
+    def test_manifest_without_its_digest(self):
+        self.check(self.change_manifest(lambda m: m.pop("sha256")), "manifest.json", "'sha256'", "older k25")
+
+    def test_another_step_than_the_folder_says(self):
+        def later(shard):
+            rewrite_manifest(shard.parent, lambda m: m["state"].update(step=5))
+        self.check(later, "step-000004", "says step 5")
+
+    def shard_of_another_model(self, changes):
+        """Damage: the file of a run of another model, under a manifest with true digests (A51)."""
+        def damage(shard):
+            self.assert_ok(self.train({**SMALL, **changes}, 2, run_dir=self.folder / "other"))
+            shutil.copy(self.shard(4, 1, self.folder / "other"), shard)
+            rewrite_manifest(shard.parent)
+        return damage
+
+    def test_dataset_missing(self):
+        self.check(self.shard_of_another_model({"model.layers": 1}), "rank-00001.h5",
+                   "dataset /units/layers.1", "is missing")
+
+    def test_dataset_of_another_length(self):
+        self.check(self.shard_of_another_model({"model.hidden": 32, "model.ffn": 512}), "rank-00001.h5",
+                   "dataset /units/", "bytes, the manifest says")
+
+    def test_a_rewritten_manifest_alone_is_no_damage(self):
+        # What makes the two tests above tests of what they name.
+        self.assert_ok(self.train(SMALL, 2))
+        before = state_hash(self.run_dir)
+        rewrite_manifest(self.shard(4).parent)
+        self.assertEqual(state_hash(self.run_dir), before)
 
     def test_only_broken_ones(self):
         self.assert_ok(self.train({"train.steps": 2}, 2))
@@ -192,6 +243,93 @@ class TwoRuns(TrainTest):
         self.assert_no_process_left()
         # The lock of a killed run does not bind.
         self.assert_ok(self.train({"train.steps": 1, "train.resume": "none"}, 2))
+
+
+class LostDirectory(TrainTest):
+    """The run directory moved, removed or replaced under a run: noticed, and nothing foreign is written to."""
+
+    LONG = {"train.steps": 100000, "checkpoint.every": 3, "data.validation": None}
+
+    def check(self, change, ranks=2, changes=None):
+        process = self.start_train({**self.LONG, **(changes or {})}, ranks)
+        self.wait_for(lambda: self.steps_done() >= 4 and self.saved_steps(), process)
+        change()
+        result = k25_testing.finish(process, 30)
+        self.assertEqual(result.code, 4, str(result))
+        self.assertEqual(len(result.errors), 1, str(result))
+        self.assertIn("moved, removed or replaced", result.stderr)
+        self.assertIn(str(self.run_dir / "lock"), result.stderr)
+        self.assert_no_process_left()
+        return result
+
+    def test_moved(self):
+        moved = self.folder / "moved"
+        for ranks in (2, None):
+            result = self.check(lambda: os.rename(self.run_dir, moved), ranks)
+            self.assertIn("is gone", result.stderr)
+            self.assertFalse(self.run_dir.exists())
+            # What is there now is whole, and the run goes on from where it was moved to.
+            last = self.saved_steps(moved)[-1]
+            again = self.assert_ok(self.train({**self.LONG, "train.steps": last + 1}, ranks, run_dir=moved))
+            self.assertIn(f"at step {last}", again.stdout)
+            self.assertEqual(list((moved / "checkpoints").glob("*.tmp")), [])
+            shutil.rmtree(moved)
+
+    def test_removed(self):
+        def remove():
+            os.rename(self.run_dir, self.folder / "x")
+            shutil.rmtree(self.folder / "x")
+        self.check(remove, changes={"checkpoint.on_error": "warn"})
+        self.assertFalse(self.run_dir.exists())
+
+    def test_replaced_by_another_run(self):
+        other = self.folder / "other"
+        self.assert_ok(self.train({"train.steps": 2}, run_dir=other))
+        before = k25_testing.tree(other)
+
+        def replace():
+            os.rename(self.run_dir, self.folder / "moved")
+            os.rename(other, self.run_dir)
+        result = self.check(replace, changes={"checkpoint.on_error": "warn"})
+        self.assertIn("is another file", result.stderr)
+        self.assertEqual(k25_testing.tree(self.run_dir), before)
+
+    def test_lock_removed(self):
+        self.check(lambda: os.remove(self.run_dir / "lock"))
+
+
+class Leftovers(TrainTest):
+    def test_of_a_killed_run_go_at_the_next_start(self):
+        self.assert_ok(self.train({"train.steps": 2}, 2))
+        unfinished = self.run_dir / "checkpoints" / "step-000009.tmp"
+        unfinished.mkdir()
+        ours = [self.run_dir / ".latest.partial-0123456789abcdef", unfinished / "rank-00000.h5"]
+        users = [self.run_dir / ".latest.partial-mine", self.run_dir / "checkpoints" / "notes.tmp"]
+        for path in ours + users:
+            path.write_text("x")
+        self.assertIn("nothing to do", self.assert_ok(self.train({"train.steps": 2}, 2)).stdout)
+        self.assertEqual([p for p in ours + [unfinished] if p.exists()], [])
+        self.assertEqual([p for p in users if not p.exists()], [])
+        self.assert_ok(self.train({"train.steps": 3}, 2))  # and a save does not take them either
+        self.assertEqual([p for p in users if not p.exists()], [])
+
+    def test_of_a_start_that_failed_are_none(self):
+        nested = self.folder / "a" / "b" / "run"
+        bad = {"corpus": ({"data.train": str(self.folder / "nowhere.json")}, 3),
+               "memory": ({"train.micro_batch": 4, "data.sequence": 1 << 20, "data.validation": None}, 2),
+               "resume": ({"train.resume": "step:3"}, 4)}
+        for name, (changes, code) in bad.items():
+            for run_dir in (nested, self.folder / "run"):
+                result = self.train(changes, 2, run_dir=run_dir)
+                self.assertEqual((result.code, len(result.errors)), (code, 1), f"{name}: {result}")
+                self.assertFalse((self.folder / "a").exists() or run_dir.exists(), name)
+        self.run_dir.mkdir()
+        self.assert_error(self.train(bad["corpus"][0], 2), 3)
+        self.assertEqual(list(self.run_dir.iterdir()), [])
+        self.assert_ok(self.train({"train.steps": 1}))
+        before = k25_testing.tree(self.run_dir)
+        self.assert_error(self.train(bad["corpus"][0], 2), 3)
+        self.assertEqual(set(k25_testing.tree(self.run_dir)), set(before))
 
 
 class Readers(TrainTest):

@@ -1,4 +1,5 @@
 """Bad configurations and command lines: exit code 2, one message from one rank, nothing written."""
+import json
 import os
 import re
 import unittest
@@ -165,6 +166,69 @@ class ConfigTest(kt.K25Test):
             self.assertEqual(" ".join(told.split()), shown)
 
 
+class PlaceTest(kt.K25Test):
+    """Errors that show only with the model or the corpus name the line of their key, or the --set."""
+
+    def test_each_key_in_the_file_and_by_override(self):
+        rows = (("optim.freeze", ["embedding", "lyers.*"], "optim.freeze: 'lyers.*' matches no parameter", 2),
+                ("data.mixture.weights", {"law": 1, "lwa": 1}, "data.mixture.weights: mixture weight for unknown", 2),
+                ("data.mixture.weights", {"law": 0}, "data.mixture.weights: mixture weights sum to 0", 2),
+                ("data.validation", {"documents": ["text0.txt", "nothing*"]}, "data.validation.documents: pattern", 3),
+                ("data.validation", {"documents": ["*"]}, "data.validation: the validation split leaves no", 3),
+                ("debug.inject", {"step": 1, "tensor": "layer"}, "debug.inject.tensor: 'layer' is no parameter", 2),
+                ("debug.inject", {"step": 1, "tensor": "embedding", "index": 10**9}, "debug.inject.index: 1000000000", 2))
+        for key, value, fragment, code in rows:
+            with self.subTest(key=key, value=value):
+                path = self.write_config({"data.validation": None, key: value})
+                at = re.escape(str(path))
+                result = self.assert_error(kt.run(["train", path]), code, fragment)
+                self.assertRegex(result.stderr, rf"k25: error: {at}:\d+:\d+: {re.escape(fragment)}")
+                setting = f"{key}={json.dumps(value)}"
+                path = self.write_config({"data.validation": None})
+                result = self.assert_error(kt.run(["train", path, "--set", setting], 2), code,
+                                           f"--set {setting}: {fragment}")
+
+    def test_the_element_s_own_line(self):
+        text = kt.yaml_of(kt.tiny(self.run_dir, kt.corpus())) + "log:\n  metrics: true\n"
+        text = text.replace("optim:\n", "optim:\n  freeze:\n    - embedding\n    - lyers.*\n")
+        self.config_path.write_text(text)
+        line = 1 + text.splitlines().index("    - lyers.*")
+        self.assert_error(kt.run(["train", self.config_path]), 2, f"{self.config_path}:{line}:7: optim.freeze: 'lyers.*'")
+
+    def test_a_key_named_later_in_the_message(self):
+        path = self.write_config({"model.vocab": 299})
+        line = 1 + next(i for i, l in enumerate(path.read_text().splitlines()) if "vocab" in l)
+        self.assert_error(kt.run(["train", path]), 3, "model.vocab is 299", f"(model.vocab: {path}:{line}:10)")
+
+
+class WarningTest(kt.K25Test):
+    def test_settings_without_effect_are_told_once_and_the_run_goes_on(self):
+        result = self.assert_ok(self.train({"optim.lr": 0, "optim.schedule": {"kind": "wsd", "warmup": 9, "decay": 7},
+                                            "debug.kill": {"rank": 5, "step": 1}, "data.sequence": 1 << 15,
+                                            "train.batch": 2, "train.steps": 1, "eval.every": 9,
+                                            "data.validation": None, "zero.reduce_after": "step"}, 2))
+        for key, text in (("optim.lr 0", "has no effect because every update is multiplied by 0"),
+                          ("optim.schedule.warmup 9", "is longer than the run of 1 steps"),
+                          ("optim.schedule.decay 7", "is longer than the 0 steps after warm-up"),
+                          ("zero.reduce_after step", "has no effect because reduce.mode is ordered"),
+                          ("debug.kill.rank 5", "has no effect because the ranks of this run are 0 to 1"),
+                          ("data.sequence 32768", "is longer than the whole corpus of"),
+                          ("eval.every 9", "has no effect because the run has 1 steps"),
+                          ("eval.every 9", "has no effect because there is no validation data")):
+            told = [w for w in result.warnings if w.startswith(f"k25: warning: {key}: {text}")]
+            self.assertEqual(len(told), 1, f"{key}: {result}")
+            self.assertIn(f"({self.config_path}:", told[0])
+        self.assertEqual(len(result.warnings), 8, str(result))
+
+    def test_a_model_that_is_frozen_as_a_whole(self):
+        result = self.assert_ok(self.train({"optim.freeze": ["*"], "train.steps": 1}, 2))
+        self.assertEqual(len(result.warnings), 1, str(result))
+        self.assertIn('optim.freeze ["*"]: training has no effect because every parameter is frozen', result.warnings[0])
+
+    def test_a_plain_run_has_none(self):
+        self.assertEqual(self.assert_ok(self.train(ranks=2)).warnings, [])
+
+
 class CommandLineTest(kt.K25Test):
     def test_mistakes_are_told_once(self):
         rows = ((["trian", "x.yaml"], "unknown command 'trian' (did you mean 'train'?)"),
@@ -189,9 +253,41 @@ class CommandLineTest(kt.K25Test):
         self.assertEqual(job.stdout.count("k25"), 1)
 
     def test_paths_that_are_no_run(self):
-        for args in (["eval", self.folder / "none"], ["sample", self.folder / "none"]):
-            self.assert_error(kt.run(args, 2), 4, self.folder / "none", "no run directory and no checkpoint")
-        self.assert_error(kt.run(["inspect", self.folder / "none"]), 2, self.folder / "none")
+        none = self.folder / "none"
+        rows = (["eval", none], ["sample", none], ["inspect", none], ["train", none], ["config", none],
+                ["bench", "step", "--config", none], ["prepare", none, "--out", self.folder / "out"],
+                ["prepare", self.folder, "--out", self.folder.parent / "k25-never", "--tokenizer", none])
+        for args in rows:
+            self.assert_error(kt.run(args), 2, none, "o such file" if args[0] != "prepare" else "no such f")
+        for args in (["eval", self.folder], ["sample", self.folder], ["inspect", self.folder]):
+            self.assert_error(kt.run(args), 4, self.folder, "no run directory and no checkpoint")
+
+    def test_values_of_options_are_checked_in_short_words(self):
+        rows = ((["sample", "x", "--tokens", "-1"], "--tokens: expected an integer in [0, 1000000000], got '-1'"),
+                (["sample", "x", "--tokens", "010"], "without leading zeros, got '010'"),
+                (["sample", "x", "--seed", "-1"], "--seed: expected an integer >= 0, got '-1'"),
+                (["sample", "x", "--seed", "1.5"], "--seed: expected an integer >= 0, got '1.5'"),
+                (["sample", "x", "--top-k", "-1"], "--top-k: expected an integer >= 0, got '-1'"),
+                (["sample", "x", "--temperature", "nan"], "--temperature: expected a number >= 0, got 'nan'"),
+                (["eval", "x", "--batch", "0"], "--batch: expected an integer in [1, 16777216], got '0'"),
+                (["config", "x", "--ranks", "0"], "--ranks: expected an integer in [1, 1048576], got '0'"),
+                (["bench", "step", "--config", "x", "--steps", "0"], "--steps: expected an integer in [1, 1000000000]"),
+                (["bench", "step", "--config", "x", "--warmup", "-1"], "--warmup: expected an integer in [0, "),
+                (["prepare", "x", "--out", "y", "--vocab", "257"], "--vocab: expected an integer in [258, 2147483647]"),
+                (["prepare", "x", "--out", "y", "--containment", "0"], "--containment: expected a number in (0, 1]"),
+                (["prepare", "x", "--out", "y", "--max-file-tokens", "0"], "--max-file-tokens: expected an integer >= 1"))
+        for args, fragment in rows:
+            result = self.assert_error(kt.run(args), 2, fragment)
+            self.assertLess(len(result.stderr), 200, result.stderr)
+
+    def test_an_option_given_twice(self):
+        rows = ((["sample", "x", "--tokens", "1", "--tokens", "2"], "--tokens is given 2 times: give it once"),
+                (["eval", "x", "--batch", "1", "--batch", "2", "--batch", "3"], "--batch is given 3 times: give it once"),
+                (["train", "x", "--resume", "a", "--resume", "b"], "--resume is given 2 times: give it once"),
+                (["bench", "step", "--config", "a", "--config", "b"], "--config is given 2 times: give it once"),
+                (["prepare", "x", "--out", "a", "--out", "b"], "--out is given 2 times: give it once"))
+        for args, fragment in rows:
+            self.assert_error(kt.run(args), 2, fragment)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Documents, corpora, validation sets and mixtures that are broken, empty, tiny or changed."""
 import json
+import os
 import pathlib
 import shutil
+import signal
 import unittest
 
 import k25_testing as kt
@@ -38,7 +40,7 @@ class PrepareTest(kt.K25Test):
 
     def test_a_directory_that_is_missing_or_a_file(self):
         out = ["--out", self.folder / "out"]
-        self.assert_error(kt.run(["prepare", self.folder / "none", *out]), 3, self.folder / "none")
+        self.assert_error(kt.run(["prepare", self.folder / "none", *out]), 2, self.folder / "none", "no such folder")
         (self.folder / "file").write_text("x")
         self.assert_error(kt.run(["prepare", self.folder / "file", *out]), 3, self.folder / "file")
         self.assertFalse((self.folder / "out").exists())
@@ -74,6 +76,61 @@ class PrepareTest(kt.K25Test):
         result = kt.run(["prepare", *folders, "--out", self.folder / "out", "--vocab", "300"], file_limit=9000)
         self.assert_error(result, 3, "File too large")
         self.assertEqual([p.name for p in self.folder.iterdir()], ["in"])
+
+    def start_slow(self, out="out"):
+        """A prepare that works long enough to be met; waits until it holds its lock."""
+        sources = {"law": {f"{i}.txt": kt.words(20000, i) for i in range(40)}}
+        if not (self.folder / "in").exists():
+            kt.write_sources(self.folder / "in", sources)
+        process = kt.start(["prepare", self.folder / "in" / "law", "--out", self.folder / out, "--vocab", "2000"])
+        kt.wait_for(lambda: list(self.folder.glob(f".{out}.prepare-??????")), "the work folder")
+        return process
+
+    def test_a_signal_leaves_nothing(self):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            process = self.start_slow()
+            os.kill(process.pid, number)
+            result = kt.finish(process)
+            self.assertEqual(result.code, 128 + number, str(result))
+            self.assertEqual(result.errors, [], str(result))
+            self.assertEqual([p.name for p in self.folder.iterdir()], ["in"])
+
+    def test_what_a_killed_one_left_is_removed_by_the_next(self):
+        process = self.start_slow()
+        os.kill(process.pid, signal.SIGKILL)
+        kt.finish(process)
+        self.assertEqual(len(list(self.folder.glob(".out.prepare-*"))), 2, "a lock and a work folder")
+        shutil.rmtree(self.folder / "in")
+        self.assert_ok(self.prepare({"law": {"a.txt": kt.words(200, 1)}}))
+        self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["in", "out"])
+
+    def test_two_at_once_into_one_folder(self):
+        first = self.start_slow()
+        os.kill(first.pid, signal.SIGSTOP)  # alive, and not done before the second one looks
+        second = kt.run(["prepare", self.folder / "in" / "law", "--out", self.folder / "out"])
+        self.assertEqual(second.code, 3, str(second))
+        self.assertEqual(len(second.errors), 1, str(second))
+        self.assertIn(f"{self.folder / 'out'}: process {first.pid} on host", second.stderr)
+        self.assertIn("choose another --out", second.stderr)
+        self.assertTrue(list(self.folder.glob(".out.prepare-??????")), "the first one's work stays")
+        os.kill(first.pid, signal.SIGTERM)
+        os.kill(first.pid, signal.SIGCONT)
+        self.assertEqual(kt.finish(first).code, 128 + signal.SIGTERM)
+
+    def test_an_output_inside_the_documents(self):
+        folders = kt.write_sources(self.folder / "in", {"law": {"a.txt": kt.words(200, 1)}})
+        self.assert_error(kt.run(["prepare", *folders, "--out", folders[0] / "out"]), 2, folders[0] / "out",
+                          "lies in the folder", "choose an --out outside")
+        self.assertEqual([p.name for p in folders[0].iterdir()], ["a.txt"])
+
+    def test_a_domain_that_loses_all_its_documents(self):
+        text = kt.words(200, 1)
+        result = self.assert_ok(self.prepare({"a": {"x.txt": text}, "b": {"y.txt": text}}))
+        self.assertEqual(len(result.warnings), 1, str(result))
+        self.assertIn("domain 'b' is empty: its documents (1) are all dropped as duplicates", result.warnings[0])
+        trained = self.assert_ok(self.train({"data.validation": None, "train.steps": 1},
+                                            manifest=self.folder / "out" / "manifest.json"))
+        self.assertEqual(len([w for w in trained.warnings if "domain 'b' has no training documents" in w]), 1, trained)
 
     def test_a_folder_whose_name_is_not_utf8(self):
         self.refuse({"law": {"a.txt": kt.words(200, 1)}, "bad\udcff": {"b.txt": kt.words(200, 2)}}, 3, "UTF-8")

@@ -80,6 +80,33 @@ class LostRanks(TrainTest):
         self.assert_no_process_left()
 
 
+class EarlyExit(TrainTest):
+    """A rank that leaves on its own (A45): the job ends with its code, and nothing hangs."""
+
+    def leave(self, prefix, args=(), ranks_before=2):
+        path = self.write_config({"train.batch": 12, "train.steps": 100000})
+        result = self.run_unlike([(ranks_before, [], [], ["train", path]),
+                                  (1, [], prefix, ["train", path, *args])], timeout=30)
+        self.assert_no_process_left()
+        self.assertFalse((self.run_dir / "checkpoints").exists())
+        return result
+
+    def test_before_it_joined(self):
+        self.assertEqual(self.leave(["sh", "-c", "exit 3", "--"]).code, 3)
+
+    def test_by_a_signal_before_it_joined(self):
+        self.assertEqual(self.leave(["sh", "-c", "kill -9 $$", "--"]).code, KILLED)
+
+    def test_with_another_command_line(self):
+        self.assertEqual(self.leave([], ["--nonsense"]).code, 2)
+
+    def test_at_its_first_step(self):
+        result = self.train({"train.batch": 12, "train.steps": 100000, "debug.kill.rank": 1,
+                             "debug.kill.step": 1, "debug.kill.signal": int(signal.SIGTERM)}, 3, timeout=30)
+        self.assertEqual(result.code, 128 + signal.SIGTERM, str(result))
+        self.assert_no_process_left()
+
+
 class NotFinite(TrainTest):
     def hashes_around(self, ranks, tensor, value, index=0):
         """A spoilt gradient at step 3 of 4: hashes after steps 2, 3 and 4, and the records."""
@@ -116,6 +143,34 @@ class NotFinite(TrainTest):
         self.assertEqual(state_hash(self.run_dir), before)
         self.assert_ok(self.train({"train.steps": 3}, 2))
 
+    def test_a_loss_alone_that_is_not_finite_skips_the_step(self):  # A28
+        for ranks, value in ((2, "nan"), (3, "inf"), (1, "-inf")):
+            folder = self.folder / f"loss-{ranks}"
+            result = self.assert_ok(self.train(
+                {"train.steps": 4, "train.batch": 12, "checkpoint.every": 1, "checkpoint.keep": 9,
+                 "debug.inject": {"step": 3, "tensor": "loss", "index": 5, "value": value}}, ranks,
+                run_dir=folder))
+            warned = [w for w in result.warnings if "step 3: the loss is not finite; step skipped" in w]
+            self.assertEqual(len(warned), 1, str(result))
+            hashes = [state_hash(folder, f"step:{n}") for n in (2, 3, 4)]
+            self.assertEqual(hashes[0], hashes[1])
+            self.assertNotEqual(hashes[1], hashes[2])
+            records = k25_testing.steps(folder)
+            self.assertEqual([r["skipped"] for r in records], [0, 0, 1, 1])
+            self.assertEqual([r["nan"] for r in records], [0, 0, 1, 1])
+            self.assertEqual([r["skipped_now"] for r in records], [0, 0, 1, 0])
+            self.assertNotIn("loss", records[2])
+            self.assertEqual(records[2]["total_tokens"], records[1]["total_tokens"])
+            shown = k25_testing.run(["inspect", folder, "--checkpoint", "step:3"])
+            self.assertRegex(shown.stdout, r"updates 2\n")
+            self.assertIn("skipped 1", shown.stdout)
+
+    def test_losses_that_are_not_finite_end_the_run_at_the_limit(self):
+        result = self.train({"train.steps": 20, "numeric.max_consecutive_skips": 3,
+                             "debug.inject": {"step": 0, "tensor": "loss"}}, 2)
+        self.assert_error(result, 5, "step 3", "the loss is not finite", "3 steps in a row")
+        self.assertEqual([r["skipped"] for r in k25_testing.steps(self.run_dir)], [1, 2, 3])
+
     def test_on_nan_stop(self):
         result = self.train({"debug.inject.step": 2, "debug.inject.tensor": "embedding",
                              "numeric.on_nan": "stop"}, 2)
@@ -123,7 +178,8 @@ class NotFinite(TrainTest):
 
     def test_what_cannot_be_injected_is_said_at_the_start(self):
         for tensor, index, words in (("layers.9.none", 0, "is no parameter"),
-                                     ("embedding", 10**9, "debug.inject.index")):
+                                     ("embedding", 10**9, "debug.inject.index"),
+                                     ("loss", 10**6, "which has")):
             result = self.train({"debug.inject.step": 2, "debug.inject.tensor": tensor,
                                  "debug.inject.index": index}, 2)
             self.assert_error(result, 2, words)

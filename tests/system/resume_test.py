@@ -130,6 +130,13 @@ class Targets(TrainTest):
         result = self.train({}, args=["--resume", "step:3"])
         self.assert_error(result, 4, "steps there: 2, 4")
 
+    def test_a_step_that_is_no_number_is_a_usage_error(self):
+        self.assert_ok(self.train({"train.steps": 1}))
+        for text in ("x", "", "-1", "1x", "1.0"):
+            self.assert_error(self.train({}, 2, args=["--resume", f"step:{text}"]), 2,
+                              f"step:{text}: '{text}' is not a number", "step:N")
+        self.assertEqual(self.saved_steps(), [1])
+
     def test_a_named_step_sets_later_ones_aside(self):
         straight = self.ordered({"train.steps": 6}, name="straight")
         changes = {**ORDERED, "train.steps": 6, "checkpoint.every": 2, "checkpoint.keep": 9}
@@ -175,6 +182,50 @@ class Targets(TrainTest):
         self.assert_ok(self.train({"train.steps": 1}))
         result = self.train({"model.ffn": 48}, 2)
         self.assert_error(result, 4, "layers.0.ffn.gate_up", "has shape")
+
+    def test_another_function_of_the_same_weights_is_refused(self):
+        self.assert_ok(self.train({"train.steps": 1}, 2))
+        before = k25_testing.tree(self.run_dir)
+        cases = {"model.rope_theta": (50000, "10000"), "model.norm_eps": (0.001, "1e-06")}
+        for key, (value, was) in cases.items():
+            self.assert_error(self.train({key: value}, 2), 4, f"{key} is {was} there and {value} in the config",
+                              "step-000001", "train.init_from")
+        # As many weights, cut into other heads.
+        self.assert_error(self.train({"model.heads": 4, "model.kv_heads": 2}, 2), 4,
+                          "model.heads is 2 there and 4 in the config", "model.kv_heads is 1 there and 2")
+        after = k25_testing.tree(self.run_dir)
+        before.pop("lock"), after.pop("lock")
+        self.assertEqual(after, before)
+        self.assert_ok(self.train({"train.init_from": str(self.run_dir), "model.rope_theta": 50000}, 2,
+                                  run_dir=self.folder / "other"))
+
+    def differences(self, result):
+        self.assert_ok(result)
+        return [w for w in result.warnings if "differs from the checkpoint" in w]
+
+    def test_what_differs_is_one_warning(self):
+        self.assert_ok(self.train({"train.steps": 1, "reduce.slots": 2}, 2))
+        self.assertEqual(self.differences(self.train({"train.steps": 2, "reduce.slots": 2}, 2)), [])
+        changes = {"train.steps": 3, "reduce.slots": 4, "train.batch": 16, "optim.lr": 0.002,
+                   "optim.freeze": ["head"], "train.precision": "bf16"}
+        found = self.differences(self.train(changes, 2))
+        self.assertEqual(len(found), 1)
+        for words in ("differs from the checkpoint: train.batch 8 -> 16, reduce.slots 2 -> 4",
+                      "optim.lr 0.001 -> 0.002", "optim.freeze [] -> [head]",
+                      "train.precision fp32 -> bf16"):
+            self.assertIn(words, found[0])
+        self.assertNotIn("same batches", found[0])
+        self.assertEqual(self.differences(self.train({**changes, "train.steps": 4}, 2)), [])
+
+    def test_another_instruction_set_is_told(self):
+        self.assert_ok(self.train({"train.steps": 1}, 2, env={"K25_CPU_ISA": "x86-64"}))
+        again = self.train({"train.steps": 2}, 2, env={"K25_CPU_ISA": "x86-64"})
+        self.assertEqual(self.differences(again), [])
+        if "cpu=x86-64-v" not in self.assert_ok(self.train({"train.steps": 1}, run_dir=self.folder / "x")).stdout:
+            return  # this machine has no other one
+        found = self.differences(self.train({"train.steps": 3}, 2))
+        self.assertEqual(len(found), 1)
+        self.assertRegex(found[0], r"machine \(cpu=x86-64 .*\) -> \(cpu=x86-64-v\d ")
 
     def test_another_seed_is_refused(self):
         self.assert_ok(self.train({"train.steps": 1}))

@@ -67,7 +67,13 @@ class SampleTest(TrainedTest):
         other = kt.corpus({"law": {"a.txt": kt.words(2000, 3) + "\u00e4\u00f6\u00fc" * 40}}, vocab=310).parent
         self.assert_error(self.sample("--tokenizer", other / "tokenizer.model", ranks=2, code=3), 3,
                           other / "tokenizer.model", "a vocabulary of 310, the model has 300")
-        self.assert_error(self.sample("--tokenizer", self.folder / "none", ranks=2, code=3), 3, self.folder / "none")
+        self.assert_error(self.sample("--tokenizer", self.folder / "none", ranks=2, code=2), 2, self.folder / "none",
+                          "no such file")
+
+    def test_a_tokenizer_that_is_none_is_told_what_sample_takes(self):
+        result = self.assert_error(self.sample("--tokenizer", "/dev/null", ranks=2, code=3), 3,
+                                   "/dev/null: the tokenizer", "the corpus that the run was trained on")
+        self.assertNotIn("train a new one", result.stderr)
 
 
 class EvalTest(TrainedTest):
@@ -83,6 +89,22 @@ class EvalTest(TrainedTest):
         told = [m for m in kt.metrics(self.trained) if m.get("event") == "eval"][-1]
         self.assertNotIn(f"tokens={told['val_tokens']} ", shown.stdout)
         self.assert_ok(kt.run(["eval", self.trained, "--set", "train.precision=bf16"], 2))
+
+    def test_a_corpus_that_is_validation_only(self):
+        whole = ["--set", "data.validation={documents: ['*']}"]
+        for ranks in (None, 2):
+            shown = self.assert_ok(kt.run(["eval", self.trained, *whole], ranks))
+            self.assertRegex(shown.stdout, r"step=20 loss=\d+\.\d+ tokens=[1-9]\d* unigram_entropy=[\d.]+ "
+                                           r"train_unigram_cross_entropy=n/a\n  domain=law loss=")
+        other = kt.corpus({"news": {"one.txt": kt.words(300, 77)}}, options=[
+            "--tokenizer", str(kt.corpus().parent / "tokenizer.model")])
+        shown = self.assert_ok(kt.run(["eval", self.trained, "--set", f"data.train={other}", *whole], 2))
+        self.assertIn("  domain=news loss=", shown.stdout)
+
+    def test_a_corpus_of_a_larger_vocabulary(self):
+        other = kt.corpus({"law": {"a.txt": kt.words(2000, 3) + "\u00e4\u00f6\u00fc" * 40}}, vocab=310)
+        self.assert_error(kt.run(["eval", self.trained, "--set", f"data.train={other}"], 2), 3, other,
+                          "a vocabulary of 310, the model has 300")
 
     def test_what_is_refused(self):
         rows = ((["--checkpoint", "step:7"], 4, "step-000007: no such checkpoint"),

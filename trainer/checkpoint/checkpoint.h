@@ -4,8 +4,8 @@
 //
 // A rank's file holds, for every unit, its owned element range of master, m and v (fp32). The
 // manifest holds the state, the resolved config, every unit's parameters (name, shape, offset),
-// which file holds which range, and each file's size and block digests. A folder without a valid
-// manifest is unfinished.
+// which file holds which range, each file's size and block digests, and the SHA-256 of its own
+// content. A folder without a valid manifest is unfinished.
 //
 // Order of a save: snapshot between two updates (collective) -> each rank writes and fsyncs its
 // file in step-N.tmp, on its own thread when asynchronous -> all ranks agree -> rank 0 writes the
@@ -36,11 +36,12 @@ struct CheckpointInfo {
   std::int64_t parameters = 0, bytes = 0;
 };
 
-/// Throws kCheckpoint: no manifest ("unfinished"), bad JSON, unknown format, missing file.
+/// Throws kCheckpoint: no manifest ("unfinished"), bad JSON, unknown format, content that is not
+/// the one its digest was taken of, a step other than the folder's name says.
 CheckpointInfo read_checkpoint_info(const std::filesystem::path& folder);
 
-/// Every byte against its digest. Throws kCheckpoint naming file, block, expected and actual
-/// SHA-256.
+/// Every byte against its digest, and every dataset against the manifest. Throws kCheckpoint naming
+/// file, block, expected and actual SHA-256, or file and dataset.
 void verify_checkpoint(const std::filesystem::path& folder, int threads = 1);
 /// Collective: the same by all ranks together, each a part of the blocks. Throws AgreedError.
 void verify_together(parallel::Communicator& comm, const std::filesystem::path& folder);
@@ -70,9 +71,11 @@ TrainState load_checkpoint(parallel::Mesh& mesh, parallel::ZeroStore& store,
 std::string state_digest(parallel::Mesh& mesh, parallel::ZeroStore& store);
 std::string state_digest_of_files(const std::filesystem::path& folder);
 
-/// Takes RUN/lock for this process; throws kCheckpoint "directory in use by pid P on host H since
-/// ...". The kernel holds the lock (flock), so that of a process which is gone does not bind.
-/// Released by the destructor.
+/// Makes the run directory where there is none, refuses (kCheckpoint) one that holds something
+/// else, and takes RUN/lock for this process; throws kCheckpoint "directory in use by pid P on host
+/// H since ...". The kernel holds the lock (flock), so that of a process which is gone does not
+/// bind. The destructor releases it, and removes the lock and the folders that the constructor made
+/// when nothing else came into them.
 class RunLock {
  public:
   explicit RunLock(const std::filesystem::path& run_dir);
@@ -82,11 +85,19 @@ class RunLock {
 
   /// What the lock file says: pid, host and time.
   const std::string& owner() const { return owner_; }
+  /// Throws kCheckpoint unless RUN/lock is still the file that is locked: the directory may have
+  /// been moved, removed or replaced, and what stands there now belongs to somebody else. One stat.
+  void require_held() const;
 
  private:
-  void take(const std::filesystem::path& run_dir);
+  void open_and_take();
+  void sign();
+  bool is_at_path() const;
+  void remove_what_was_made() noexcept;
 
-  std::filesystem::path path_;
+  std::filesystem::path run_dir_, path_;
+  std::vector<std::filesystem::path> made_;  // folders, outermost first
+  bool made_lock_ = false;
   std::string owner_;
   int fd_ = -1;
 };
@@ -94,9 +105,13 @@ class RunLock {
 /// Saves of one run. Every method is collective.
 class CheckpointWriter {
  public:
+  /// `lock`: rank 0's of run_dir, null on the other ranks. It is looked at before anything is
+  /// written: a directory that is no longer the locked one throws kCheckpoint on all ranks,
+  /// whatever checkpoint.on_error says.
   CheckpointWriter(parallel::Mesh& mesh, parallel::ZeroStore& store,
-                   const std::filesystem::path& run_dir, const CheckpointConfig& config,
-                   const DebugKill& kill, const std::string& resolved_config,
+                   const std::filesystem::path& run_dir, const RunLock* lock,
+                   const CheckpointConfig& config, const DebugKill& kill,
+                   const std::string& resolved_config,
                    std::optional<std::filesystem::path> resumed_from, Allocator& allocator);
   ~CheckpointWriter();
 

@@ -13,6 +13,33 @@ bool same_folder(const fs::path& a, const std::optional<fs::path>& b) {
   return b && fs::equivalent(a, *b, error) && !error;
 }
 
+// step-000004.tmp, step-000004.removed.tmp, step-000004.replaced.tmp.
+bool is_unfinished_step(const std::string& name) {
+  if (name.rfind("step-", 0) != 0) return false;
+  const std::size_t end = name.find_first_not_of("0123456789", 5);
+  if (end == 5 || end == std::string::npos) return false;
+  const std::string rest = name.substr(end);
+  return rest == ".tmp" || rest == ".removed.tmp" || rest == ".replaced.tmp";
+}
+
+// data::write_file_atomically's temporary name of one of a run's files.
+bool is_partial_file(const std::string& name) {
+  for (const char* file : {"latest", "best", "config.yaml", "metrics.jsonl"}) {
+    const std::string stem = std::string(".") + file + ".partial-";
+    if (name.rfind(stem, 0) != 0 || name.size() != stem.size() + 16) continue;
+    if (name.find_first_not_of("0123456789abcdef", stem.size()) == std::string::npos) return true;
+  }
+  return false;
+}
+
+std::vector<fs::path> entries_of(const fs::path& folder, bool (*wanted)(const std::string&)) {
+  std::vector<fs::path> found;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    if (wanted(entry.path().filename().string())) found.push_back(entry.path());
+  }
+  return found;
+}
+
 }  // namespace
 
 void with_file_errors(const std::function<void()>& body) {
@@ -62,11 +89,17 @@ void retain(const fs::path& run_dir, std::int64_t newest, std::int64_t keep,
                         same_folder(step->path, resumed_from);
     if (!wanted) remove_whole(step->path);
   }
-  std::vector<fs::path> unfinished;
-  for (const fs::directory_entry& entry : fs::directory_iterator(run_dir / "checkpoints")) {
-    if (entry.path().extension() == ".tmp") unfinished.push_back(entry.path());
+  remove_leftovers(run_dir);
+}
+
+void remove_leftovers(const fs::path& run_dir) {
+  for (const fs::path& file : entries_of(run_dir, is_partial_file)) {
+    if (fs::is_regular_file(fs::symlink_status(file))) fs::remove(file);
   }
-  for (const fs::path& folder : unfinished) fs::remove_all(folder);
+  if (!fs::is_directory(run_dir / "checkpoints")) return;
+  for (const fs::path& folder : entries_of(run_dir / "checkpoints", is_unfinished_step)) {
+    fs::remove_all(folder);
+  }
 }
 
 }  // namespace k25::trainer

@@ -27,9 +27,14 @@ void remove_whole(const std::filesystem::path& folder);
 void move_into_place(const std::filesystem::path& unfinished, const std::filesystem::path& folder);
 
 /// Called when `newest` is in place: keeps the `keep` newest steps up to it, the one RUN/best names
-/// and `resumed_from`; removes the other steps and every unfinished (.tmp) folder. Later steps are
+/// and `resumed_from`; removes the other steps and what remove_leftovers() does. Later steps are
 /// broken ones that `auto` passed over: they are not counted and stay until they are replaced.
 void retain(const std::filesystem::path& run_dir, std::int64_t newest, std::int64_t keep,
             const std::optional<std::filesystem::path>& resumed_from);
+
+/// What a run that was killed in the middle of writing left behind: checkpoints/step-N*.tmp folders
+/// and the temporary files of latest, best, config.yaml and metrics.jsonl, known by the names that
+/// only k25 gives. Nobody else may be writing there (hold the lock).
+void remove_leftovers(const std::filesystem::path& run_dir);
 
 }  // namespace k25::trainer

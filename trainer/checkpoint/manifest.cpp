@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "data/io/atomic_file.h"
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/step_folder.h"
 
 namespace k25::trainer {
 namespace {
@@ -14,6 +16,7 @@ using Json = nlohmann::json;
 
 constexpr const char* kFormat = "k25-checkpoint";
 constexpr int kVersion = 1;
+constexpr const char* kSelfDigest = "sha256";
 
 Json unit_json(const ManifestUnit& unit) {
   Json parameters = Json::array(), ranges = Json::array();
@@ -38,6 +41,47 @@ ManifestUnit unit_from_json(const Json& j) {
   return unit;
 }
 
+// Of everything besides the digest itself, in the one form that dump() has for it: spaces and the
+// order of keys do not matter.
+std::string digest_of(const Json& j) {
+  Json content = j;
+  content.erase(kSelfDigest);
+  return data::sha256_hex(content.dump());
+}
+
+void require_self_digest(const Json& j, const std::string& path) {
+  if (!j.contains(kSelfDigest)) {
+    fail(ErrorKind::kCheckpoint,
+         fmt::format("{}: damaged manifest: it has no '{}' of its own content (an older k25 wrote "
+                     "it, or somebody changed it), so its counters cannot be trusted; go on from "
+                     "another checkpoint, or start over with --resume none",
+                     path, kSelfDigest));
+  }
+  const std::string expected = j.at(kSelfDigest), actual = digest_of(j);
+  if (expected == actual) return;
+  fail(ErrorKind::kCheckpoint,
+       fmt::format("{}: damaged manifest: its content has SHA-256 {}, it says {}: it was changed "
+                   "after it was written",
+                   path, actual, expected));
+}
+
+// A folder named step-N holds step N, also when it was set aside (step-000004.set-aside-1).
+void require_step_of_name(const std::filesystem::path& folder, std::int64_t step) {
+  std::filesystem::path clean = std::filesystem::absolute(folder).lexically_normal();
+  if (!clean.has_filename()) clean = clean.parent_path();
+  const std::string name = clean.filename().string();
+  if (name.rfind("step-", 0) != 0) return;
+  const std::size_t end = std::min(name.find_first_not_of("0123456789", 5), name.size());
+  if (end == 5 || (end < name.size() && name[end] != '.')) return;
+  const std::string digits = name.substr(5, end - 5);
+  const std::size_t leading = std::min(digits.find_first_not_of('0'), digits.size() - 1);
+  if (digits.substr(leading) == std::to_string(step)) return;
+  fail(ErrorKind::kCheckpoint,
+       fmt::format("{}: the folder is named step {}, its {} says step {}; give the folder back its "
+                   "name, {}",
+                   folder.string(), digits, kManifestName, step, step_folder_name(step)));
+}
+
 Manifest manifest_from_json(const Json& j, const std::string& path) {
   if (j.at("format") != kFormat || j.at("version") != kVersion) {
     fail(ErrorKind::kCheckpoint,
@@ -45,6 +89,7 @@ Manifest manifest_from_json(const Json& j, const std::string& path) {
                      path, j.at("format").get<std::string>(), j.at("version").get<int>(), kFormat,
                      kVersion));
   }
+  require_self_digest(j, path);
   Manifest manifest{.state = state_from_json(j.at("state").dump(), path), .config = j.at("config")};
   for (const Json& unit : j.at("units")) manifest.units.push_back(unit_from_json(unit));
   for (const Json& file : j.at("files")) {
@@ -78,16 +123,17 @@ std::string to_json(const Manifest& manifest) {
     files.push_back(
         {{"name", file.name}, {"size", file.digest.size}, {"blocks", file.digest.blocks}});
   }
-  const Json j = {{"format", kFormat},
-                  {"version", kVersion},
-                  {"state", Json::parse(to_json(manifest.state))},
-                  {"config", manifest.config},
-                  {"units", units},
-                  {"files", files},
-                  {"digests",
-                   {{"master", manifest.digests.master},
-                    {"m", manifest.digests.m},
-                    {"v", manifest.digests.v}}}};
+  Json j = {{"format", kFormat},
+            {"version", kVersion},
+            {"state", Json::parse(to_json(manifest.state))},
+            {"config", manifest.config},
+            {"units", units},
+            {"files", files},
+            {"digests",
+             {{"master", manifest.digests.master},
+              {"m", manifest.digests.m},
+              {"v", manifest.digests.v}}}};
+  j[kSelfDigest] = digest_of(j);
   return j.dump(1) + "\n";
 }
 
@@ -102,7 +148,9 @@ Manifest read_manifest(const std::filesystem::path& folder) {
   }
   const std::string text = data::read_file(path, ErrorKind::kCheckpoint);
   try {
-    return manifest_from_json(Json::parse(text), path.string());
+    Manifest manifest = manifest_from_json(Json::parse(text), path.string());
+    require_step_of_name(folder, manifest.state.step);
+    return manifest;
   } catch (const Json::exception& error) {
     fail(ErrorKind::kCheckpoint, path.string() + ": damaged manifest: " + error.what());
   }

@@ -53,9 +53,16 @@ struct Manifest {
 
 inline constexpr const char* kManifestName = "manifest.json";
 
+/// Ends with the SHA-256 of the rest.
 std::string to_json(const Manifest& manifest);
-/// Throws kCheckpoint: missing ("unfinished"), unreadable, bad JSON, unknown format or version.
+/// Throws kCheckpoint: missing ("unfinished"), unreadable, bad JSON, unknown format or version,
+/// content that does not have the SHA-256 it says, another step than a folder step-N is named for.
 Manifest read_manifest(const std::filesystem::path& folder);
+
+/// Every dataset that the manifest expects in its files[index] is there with its type and length;
+/// otherwise kCheckpoint naming file and dataset. The file's bytes must have been verified.
+void require_datasets(const std::filesystem::path& folder, const Manifest& manifest,
+                      std::size_t index);
 
 ManifestUnit describe_unit(const parallel::UnitLayout& layout);
 

@@ -36,9 +36,13 @@ fs::path named_path(const fs::path& path) {
 }
 
 fs::path named_step(const fs::path& run_dir, const std::string& text) {
+  if (text.empty() || text.find_first_not_of("0123456789") != std::string::npos) {
+    fail(ErrorKind::kUsage, "--resume step:" + text + ": '" + text +
+                                "' is not a number; expected step:N, such as step:120");
+  }
   const std::size_t digits = std::min(text.find_first_not_of('0'), text.size());
   for (const StepFolder& step : step_folders(run_dir)) {
-    if (!text.empty() && text.substr(digits) == (step.step == 0 ? "" : std::to_string(step.step))) {
+    if (text.substr(digits) == (step.step == 0 ? "" : std::to_string(step.step))) {
       return step.path;
     }
   }

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,6 +15,8 @@
 
 namespace k25::trainer {
 namespace {
+
+namespace fs = std::filesystem;
 
 std::string now_text() {
   const std::time_t now = std::time(nullptr);
@@ -32,32 +35,78 @@ std::string read_owner(int fd) {
                : "another run that has just started";
 }
 
+// A run scatters its files over run.dir: a folder that holds something else is refused.
+void require_run_directory(const fs::path& folder) {
+  for (const char* mark : {"lock", "config.yaml", "checkpoints"}) {
+    std::error_code error;
+    if (fs::exists(folder / mark, error)) return;
+  }
+  std::error_code error;
+  if (fs::is_empty(folder, error) || error) return;
+  fail(ErrorKind::kCheckpoint,
+       "run.dir: '" + folder.string() +
+           "' holds files that are no k25 run; choose a new or an empty folder");
+}
+
+// create_directories that says what it made.
+void make_folders(const fs::path& folder, std::vector<fs::path>& made) {
+  fs::path path;
+  for (const fs::path& part : folder) {
+    path /= part;
+    std::error_code error;
+    if (fs::is_directory(path, error)) continue;
+    error.clear();
+    if (fs::create_directory(path, error)) made.push_back(path);
+    if (error) {
+      fail(ErrorKind::kCheckpoint,
+           "run.dir: cannot create '" + folder.string() + "': " + error.message());
+    }
+  }
+}
+
 }  // namespace
 
-RunLock::RunLock(const std::filesystem::path& run_dir) : path_(run_dir / "lock") {
-  fd_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (fd_ < 0) {
-    fail(ErrorKind::kCheckpoint, path_.string() + ": " + std::strerror(errno));
-  }
+RunLock::RunLock(const fs::path& run_dir) : run_dir_(run_dir), path_(run_dir / "lock") {
   try {
-    take(run_dir);
+    make_folders(run_dir_, made_);
+    require_run_directory(run_dir_);
+    open_and_take();
+    sign();
   } catch (const Error&) {
-    close(fd_);
+    remove_what_was_made();
+    if (fd_ >= 0) close(fd_);
     fd_ = -1;
     throw;
   }
 }
 
-void RunLock::take(const std::filesystem::path& run_dir) {
-  if (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
-    const int reason = errno;
-    if (reason == EWOULDBLOCK) {
-      fail(ErrorKind::kCheckpoint, run_dir.string() + ": directory in use by " + read_owner(fd_) +
-                                       "; wait for that run, stop it, or choose another run.dir");
+void RunLock::open_and_take() {
+  // A run that ends before it began removes its lock, perhaps between our open and our lock.
+  constexpr int kTries = 100;
+  for (int i = 0; i < kTries; ++i) {
+    if (fd_ >= 0) close(fd_);
+    fd_ = open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    made_lock_ = fd_ >= 0;
+    if (fd_ < 0 && errno == EEXIST) fd_ = open(path_.c_str(), O_RDWR | O_CLOEXEC);
+    if (fd_ < 0 && errno == ENOENT) continue;
+    if (fd_ < 0) fail(ErrorKind::kCheckpoint, path_.string() + ": " + std::strerror(errno));
+    if (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+      const int reason = errno;
+      made_lock_ = false;
+      if (reason == EWOULDBLOCK) {
+        fail(ErrorKind::kCheckpoint, run_dir_.string() + ": directory in use by " +
+                                         read_owner(fd_) +
+                                         "; wait for that run, stop it, or choose another run.dir");
+      }
+      fail(ErrorKind::kCheckpoint, path_.string() + ": cannot be locked: " + std::strerror(reason) +
+                                       " (the file system must support flock)");
     }
-    fail(ErrorKind::kCheckpoint, path_.string() + ": cannot be locked: " + std::strerror(reason) +
-                                     " (the file system must support flock)");
+    if (is_at_path()) return;
   }
+  fail(ErrorKind::kCheckpoint, path_.string() + ": comes and goes; is another run starting here?");
+}
+
+void RunLock::sign() {
   char host[128] = "?";
   gethostname(host, sizeof host - 1);
   owner_ = fmt::format("pid {} on host {} since {}", getpid(), host, now_text());
@@ -67,7 +116,39 @@ void RunLock::take(const std::filesystem::path& run_dir) {
   }
 }
 
+bool RunLock::is_at_path() const {
+  struct stat held{}, found{};
+  return fstat(fd_, &held) == 0 && stat(path_.c_str(), &found) == 0 &&
+         held.st_dev == found.st_dev && held.st_ino == found.st_ino;
+}
+
+void RunLock::require_held() const {
+  if (is_at_path()) return;
+  struct stat found{};
+  const bool there = stat(path_.c_str(), &found) == 0;
+  fail(ErrorKind::kCheckpoint,
+       fmt::format("{} is {}: run.dir was moved, removed or replaced, or its lock removed, while "
+                   "this run ({}) held it. Nothing more is written there. Move the directory back, "
+                   "or set run.dir to where it is now, and go on with --resume auto",
+                   path_.string(), there ? "another file than the one locked" : "gone", owner_));
+}
+
+// Only what this object made and nobody else used: a folder that is not empty stays.
+void RunLock::remove_what_was_made() noexcept {
+  if (made_lock_) {
+    if (!is_at_path()) return;
+    std::error_code error;
+    fs::directory_iterator entry(run_dir_, error);
+    std::int64_t entries = 0;
+    for (; !error && entry != fs::directory_iterator(); entry.increment(error)) ++entries;
+    if (error || entries != 1) return;
+    unlink(path_.c_str());
+  }
+  for (auto folder = made_.rbegin(); folder != made_.rend(); ++folder) rmdir(folder->c_str());
+}
+
 RunLock::~RunLock() {
+  remove_what_was_made();
   if (fd_ >= 0) close(fd_);  // the kernel lets go of the lock, as it does when a process dies
 }
 

@@ -30,6 +30,7 @@ std::string to_json(const TrainState& s) {
                   {"config_digest", s.config_digest},
                   {"init_digest", s.init_digest},
                   {"slots", s.slots},
+                  {"batch", s.batch},
                   {"fingerprint", s.fingerprint}};
   return j.dump(1);
 }
@@ -57,6 +58,7 @@ TrainState state_from_json(const std::string& text, const std::string& file) {
             .config_digest = j.at("config_digest"),
             .init_digest = j.at("init_digest"),
             .slots = j.at("slots"),
+            .batch = j.at("batch"),
             .fingerprint = j.at("fingerprint")};
   } catch (const Json::exception& error) {
     fail(ErrorKind::kCheckpoint, file + ": damaged state: " + error.what());

@@ -20,10 +20,10 @@ struct TrainState {
   std::string corpus_digest;
   std::string
       order_digest;  ///< SHA-256 of what else fixes the sample order: sequence, training documents
-  std::string config_digest;  ///< SHA-256 of the resolved config
-  std::string init_digest;    ///< of what train.init_from named; "" when fresh
-  std::int64_t slots = 0;
-  std::string fingerprint;  ///< CPU ISA, threads, library versions
+  std::string config_digest;          ///< SHA-256 of the resolved config
+  std::string init_digest;            ///< of what train.init_from named; "" when fresh
+  std::int64_t slots = 0, batch = 0;  ///< reduce.slots and train.batch as resolved
+  std::string fingerprint;            ///< CPU ISA, threads, library versions
   friend bool operator==(const TrainState&, const TrainState&) = default;
 };
 

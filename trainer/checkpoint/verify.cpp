@@ -1,8 +1,11 @@
 // Checking a checkpoint's bytes against its digests, alone or by all ranks together.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "data/io/block_digest.h"
+#include "data/io/h5_layout.h"
 #include "parallel/comm/agree.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/manifest.h"
@@ -28,9 +31,31 @@ std::vector<Block> blocks_of(const Manifest& manifest) {
 
 }  // namespace
 
+void require_datasets(const std::filesystem::path& folder, const Manifest& manifest,
+                      std::size_t index) {
+  const std::filesystem::path path = folder / manifest.files[index].name;
+  const data::H5File file(path, ErrorKind::kCheckpoint);
+  for (const ManifestUnit& unit : manifest.units) {
+    for (const ManifestRange& range : unit.ranges) {
+      if (static_cast<std::size_t>(range.file) != index) continue;
+      for (const char* tensor : kTensorNames) {
+        const std::string name = dataset_name(unit.name, tensor);
+        const auto bytes = static_cast<std::int64_t>(file.bytes(name, data::H5Type::kF32).size());
+        if (bytes == range.length * 4) continue;
+        fail(ErrorKind::kCheckpoint,
+             fmt::format("{}: dataset {} has {} bytes, the manifest says {}", path.string(), name,
+                         bytes, range.length * 4));
+      }
+    }
+  }
+}
+
 void verify_checkpoint(const std::filesystem::path& folder, int threads) {
-  for (const ManifestFile& file : read_manifest(folder).files) {
+  const Manifest manifest = read_manifest(folder);
+  for (std::size_t i = 0; i < manifest.files.size(); ++i) {
+    const ManifestFile& file = manifest.files[i];
     data::verify_file(folder / file.name, file.digest, ErrorKind::kCheckpoint, {0}, {-1}, threads);
+    require_datasets(folder, manifest, i);
   }
 }
 
@@ -53,6 +78,11 @@ void verify_together(parallel::Communicator& comm, const std::filesystem::path& 
       }
     });
   }
+  parallel::collectively(comm, "verify checkpoint", [&] {
+    for (auto i = static_cast<std::size_t>(comm.rank()); i < manifest.files.size(); i += ranks) {
+      require_datasets(folder, manifest, i);
+    }
+  });
 }
 
 }  // namespace k25::trainer

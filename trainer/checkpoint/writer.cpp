@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -15,6 +14,7 @@
 
 #include "data/io/atomic_file.h"
 #include "data/io/h5_layout.h"
+#include "kernels/core/stopwatch.h"
 #include "parallel/comm/agree.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/digest.h"
@@ -27,20 +27,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using parallel::collectively;
-using Clock = std::chrono::steady_clock;
-
-// Adds the seconds of its life.
-class Stopwatch {
- public:
-  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
-  ~Stopwatch() { seconds_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-
- private:
-  double& seconds_;
-  Clock::time_point start_ = Clock::now();
-};
 
 // This rank's part of one unit.
 struct Part {
@@ -81,6 +67,7 @@ struct CheckpointWriter::Impl {
   parallel::Mesh& mesh;
   parallel::ZeroStore& store;
   fs::path run_dir;
+  const RunLock* lock;  // rank 0
   CheckpointConfig config;
   DebugKill kill;
   std::string resolved;
@@ -121,6 +108,7 @@ struct CheckpointWriter::Impl {
   void publish(const Manifest& manifest) const;
   void point_and_retain() const;
   void report_failure(const std::string& message) const;
+  void require_held() const;
 };
 
 void CheckpointWriter::Impl::plan_parts() {
@@ -236,16 +224,26 @@ void CheckpointWriter::Impl::point_and_retain() const {
 
 // Called on all ranks, with an error they agreed upon.
 void CheckpointWriter::Impl::report_failure(const std::string& message) const {
+  require_held();
   if (config.on_error == OnCheckpointError::kStop) {
     throw parallel::AgreedError(ErrorKind::kCheckpoint, message, 0);
   }
   if (is_root()) fmt::print(stderr, "k25: warning: {}\n", message);
 }
 
+// Collective. A run directory that is ours no longer ends the run: a warning would not help, and
+// nothing of what stands there now may be touched.
+void CheckpointWriter::Impl::require_held() const {
+  collectively(mesh.world().comm(), "run directory", [&] {
+    if (lock != nullptr) lock->require_held();
+  });
+}
+
 // Collective, once every rank has written.
 void CheckpointWriter::Impl::commit() {
   if (writer.joinable()) writer.join();
   pending = false;
+  require_held();
   parallel::Communicator& world = mesh.world().comm();
   try {
     collectively(world, "checkpoint", [&] {
@@ -256,6 +254,7 @@ void CheckpointWriter::Impl::commit() {
     collectively(world, "checkpoint",
                  [&] { publish(is_root() ? make_manifest(file_digests) : Manifest{}); });
   } catch (const parallel::AgreedError& error) {
+    require_held();  // it may have gone this moment: then neither the reason nor the folder is ours
     if (is_root()) {
       std::error_code ignored;
       fs::remove_all(unfinished(), ignored);
@@ -273,12 +272,14 @@ void CheckpointWriter::Impl::commit() {
 }
 
 CheckpointWriter::CheckpointWriter(parallel::Mesh& mesh, parallel::ZeroStore& store,
-                                   const fs::path& run_dir, const CheckpointConfig& config,
-                                   const DebugKill& kill, const std::string& resolved_config,
+                                   const fs::path& run_dir, const RunLock* lock,
+                                   const CheckpointConfig& config, const DebugKill& kill,
+                                   const std::string& resolved_config,
                                    std::optional<fs::path> resumed_from, Allocator& allocator)
     : impl_(new Impl{.mesh = mesh,
                      .store = store,
                      .run_dir = run_dir,
+                     .lock = lock,
                      .config = config,
                      .kill = kill,
                      .resolved = resolved_config,
@@ -308,6 +309,7 @@ void CheckpointWriter::Impl::save(const TrainState& now) {
   if (pending && state.step == now.step) return;
   finish();
   if (saved_step == now.step) return;
+  require_held();
   state = now;
   try {
     collectively(mesh.world().comm(), "checkpoint folder", [&] {
@@ -348,17 +350,17 @@ void CheckpointWriter::Impl::finish() {
 }
 
 void CheckpointWriter::save(const TrainState& state) {
-  const Stopwatch watch(impl_->seconds);
+  const ScopedTimer timer(impl_->seconds);
   impl_->save(state);
 }
 
 void CheckpointWriter::poll() {
-  const Stopwatch watch(impl_->seconds);
+  const ScopedTimer timer(impl_->seconds);
   impl_->poll();
 }
 
 void CheckpointWriter::finish() {
-  const Stopwatch watch(impl_->seconds);
+  const ScopedTimer timer(impl_->seconds);
   impl_->finish();
 }
 
@@ -366,6 +368,7 @@ void CheckpointWriter::mark_best(std::int64_t step) {
   Impl& w = *impl_;
   w.best = step;
   if (w.pending || w.saved_step != step) return;  // point_and_retain() will do it
+  w.require_held();
   try {
     collectively(w.mesh.world().comm(), "best checkpoint", [&] {
       if (w.is_root()) write_pointer(w.run_dir, "best", step_folder_name(step));

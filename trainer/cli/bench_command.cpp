@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <vector>
@@ -9,10 +8,13 @@
 #include "data/corpus/corpus.h"
 #include "data/io/atomic_file.h"
 #include "kernels/core/philox.h"
+#include "kernels/core/stopwatch.h"
 #include "kernels/gemm/gemm.h"
 #include "parallel/comm/agree.h"
 #include "trainer/cli/commands.h"
+#include "trainer/cli/options.h"
 #include "trainer/config/parse.h"
+#include "trainer/config/places.h"
 #include "trainer/train/memory_plan.h"
 #include "trainer/train/progress.h"
 #include "trainer/train/step.h"
@@ -21,7 +23,6 @@ namespace k25::trainer {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
 
 struct BenchArguments {
   std::string config;
@@ -32,24 +33,30 @@ struct BenchArguments {
 // A corpus of random tokens, so that a step can be timed without preparing anything.
 class RandomCorpus {
  public:
-  RandomCorpus(parallel::Communicator& comm, const Config& config) : root_(comm.rank() == 0) {
+  RandomCorpus(parallel::Communicator& comm, const Config& config, SignalWatcher& signals)
+      : root_(comm.rank() == 0), signals_(signals) {
     folder_ = parallel::from_rank0(comm, "bench corpus", [&] {
       std::string pattern = (fs::temp_directory_path() / "k25-bench-XXXXXX").string();
       if (mkdtemp(pattern.data()) == nullptr)
         fail(ErrorKind::kData, pattern + ": cannot be created");
+      signals_.on_stop([pattern] { remove(pattern); });
       write(pattern, config);
       return pattern;
     });
   }
   ~RandomCorpus() {
-    std::error_code ignored;
-    if (root_) fs::remove_all(folder_, ignored);
+    signals_.on_stop({});
+    if (root_) remove(folder_);
   }
   RandomCorpus(const RandomCorpus&) = delete;
   RandomCorpus& operator=(const RandomCorpus&) = delete;
   fs::path manifest() const { return fs::path(folder_) / "corpus" / "manifest.json"; }
 
  private:
+  static void remove(const fs::path& folder) {
+    std::error_code ignored;
+    fs::remove_all(folder, ignored);
+  }
   static void write(const fs::path& folder, const Config& config) {
     data::CorpusContent content;
     const std::int64_t count = 16 * config.data.sequence + 1;
@@ -70,6 +77,7 @@ class RandomCorpus {
   }
 
   bool root_;
+  SignalWatcher& signals_;
   std::string folder_;
 };
 
@@ -86,11 +94,10 @@ double gemm_ceiling(Context& context) {
   };
   double best = 0.0;
   for (int i = 0; i < 8; ++i) {
-    const auto start = Clock::now();
+    const Stopwatch watch;
     kernels::gemm_forward(context, plan, {matrix(0), matrix(1)}, {matrix(2)},
                           {scratch.data(), scratch.size()});
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    best = std::max(best, 2.0 * kSize * kSize * kSize / seconds * 1e-9);
+    best = std::max(best, 2.0 * kSize * kSize * kSize / watch.seconds() * 1e-9);
   }
   return best;
 }
@@ -106,13 +113,19 @@ void run_bench_step(const BenchArguments& arguments, const CommandContext& comma
   const Config& config = parsed.config;
   std::vector<std::string> warnings;
   Runtime runtime(world, config, warnings);
-  const RandomCorpus files(world.comm(), config);
+  const RandomCorpus files(world.comm(), config, *command.signals);
   const data::Corpus corpus(files.manifest());
   const data::Sampler sampler(corpus, {0},
                               {.sequence = config.data.sequence, .seed = config.run.seed});
-  Model model(config.model,
-              {config.train.micro_batch, config.data.sequence, config.train.precision},
-              config.freeze);
+  std::unique_ptr<Model> made;
+  parallel::collectively(world.comm(), "model", [&] {
+    with_places(parsed, [&] {
+      const RunShape shape{config.train.micro_batch, config.data.sequence, config.train.precision};
+      made = std::make_unique<Model>(config.model, shape, config.freeze);
+      require_injectable(config, *made);
+    });
+  });
+  Model& model = *made;
   const parallel::ZeroOptions zero =
       resolve_zero(config, model, host_memory_budget(world.local_size()));
   parallel::ZeroStore store(runtime.mesh(), model.units(), zero, runtime.context(),
@@ -125,11 +138,9 @@ void run_bench_step(const BenchArguments& arguments, const CommandContext& comma
 
   std::vector<double> seconds;
   for (std::int64_t i = 0; i < arguments.warmup + arguments.steps; ++i) {
-    const auto start = Clock::now();
+    const Stopwatch watch;
     stepper.run(state, false);
-    if (i >= arguments.warmup) {
-      seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
-    }
+    if (i >= arguments.warmup) seconds.push_back(watch.seconds());
   }
   std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];
@@ -158,10 +169,10 @@ Command add_bench(CLI::App& root) {
   step->add_option("--set", arguments->overrides, "override one key: a.b=value (repeatable)")
       ->allow_extra_args(false);
   step->add_option("--steps", arguments->steps, "timed steps")
-      ->check(CLI::PositiveNumber)
+      ->check(integer_option(1, 1'000'000'000))
       ->capture_default_str();
   step->add_option("--warmup", arguments->warmup, "steps before")
-      ->check(CLI::NonNegativeNumber)
+      ->check(integer_option(0, 1'000'000'000))
       ->capture_default_str();
   return {app, Needs::kWorld,
           [arguments](const CommandContext& context) { run_bench_step(*arguments, context); }};

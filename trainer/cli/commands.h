@@ -7,12 +7,14 @@
 #include <functional>
 
 #include "parallel/comm/world.h"
+#include "trainer/cli/signals.h"
 
 namespace k25::trainer {
 
 struct CommandContext {
   parallel::World* world = nullptr;  ///< null for commands that do not communicate
   const std::atomic<bool>* save_and_stop = nullptr;
+  SignalWatcher* signals = nullptr;
 };
 
 enum class Needs : std::uint8_t { kNothing, kWorld };

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "trainer/cli/commands.h"
+#include "trainer/cli/options.h"
 #include "trainer/config/parse.h"
 
 namespace k25::trainer {
@@ -28,7 +29,11 @@ void run_config(const ConfigArguments& arguments) {
   if (arguments.config.empty()) {
     fail(ErrorKind::kUsage, "k25 config needs a CONFIG, or --keys for the list of all keys");
   }
-  fmt::print("{}", load_config(arguments.config, arguments.overrides, arguments.ranks).annotated);
+  const ParsedConfig parsed = load_config(arguments.config, arguments.overrides, arguments.ranks);
+  for (const std::string& warning : parsed.warnings) {
+    fmt::print(stderr, "k25: warning: {}\n", warning);
+  }
+  fmt::print("{}", parsed.annotated);
 }
 
 }  // namespace
@@ -41,7 +46,7 @@ Command add_config(CLI::App& root) {
   app->add_option("--set", arguments->overrides, "override one key: a.b=value (repeatable)")
       ->allow_extra_args(false);
   app->add_option("--ranks", arguments->ranks, "resolve for this many ranks")
-      ->check(CLI::Range(std::int64_t{1}, kMaxRanks));
+      ->check(integer_option(1, kMaxRanks));
   app->add_flag("--keys", arguments->keys, "list every key with type, default and meaning");
   return {app, Needs::kNothing, [arguments](const CommandContext&) { run_config(*arguments); }};
 }

@@ -4,6 +4,8 @@
 
 #include "parallel/comm/agree.h"
 #include "trainer/cli/commands.h"
+#include "trainer/cli/options.h"
+#include "trainer/config/places.h"
 #include "trainer/eval/evaluate.h"
 #include "trainer/train/load_run.h"
 
@@ -22,23 +24,37 @@ void print_result(const EvalRecord& eval, const UnigramBaseline& baseline, std::
     return;
   }
   fmt::print(
-      "step={} loss={:.4f} tokens={} unigram_entropy={:.4f} train_unigram_cross_entropy={:.4f}\n",
-      step, *eval.loss, eval.tokens, baseline.entropy, baseline.cross_entropy);
+      "step={} loss={:.4f} tokens={} unigram_entropy={:.4f} train_unigram_cross_entropy={}\n", step,
+      *eval.loss, eval.tokens, baseline.entropy,
+      baseline.cross_entropy ? fmt::format("{:.4f}", *baseline.cross_entropy) : "n/a");
   for (const auto& [domain, loss] : eval.domain_loss) {
     fmt::print("  domain={} loss={:.4f}\n", domain, loss);
   }
 }
 
+void require_vocabulary(const data::Corpus& corpus, const Config& config) {
+  if (corpus.info().vocab <= config.model.vocab) return;
+  fail(ErrorKind::kData,
+       fmt::format("{}: the corpus has a vocabulary of {}, the model has {}; evaluate on a corpus "
+                   "made with the tokenizer of the run (k25 prepare --tokenizer)",
+                   config.data.train, corpus.info().vocab, config.model.vocab));
+}
+
 void run_eval(const EvalArguments& arguments, const CommandContext& context) {
   parallel::World& world = *context.world;
+  require_path(world.comm(), arguments.path);
   LoadedRun run =
       load_run(world, arguments.path, arguments.which, arguments.overrides, arguments.batch);
   const Config& config = run.parsed.config;
   std::unique_ptr<data::Corpus> corpus;
   data::Split split;
   parallel::collectively(world.comm(), "corpus", [&] {
-    corpus = std::make_unique<data::Corpus>(config.data.train);
-    split = data::split_documents(*corpus, config.data.validation);
+    with_places(run.parsed, [&] {
+      corpus = std::make_unique<data::Corpus>(config.data.train);
+      require_vocabulary(*corpus, config);
+      split =
+          data::split_documents(*corpus, config.data.validation, data::TrainingSide::kMayBeEmpty);
+    });
   });
   const data::ValidationSet validation(*corpus, split.validation, config.data.sequence);
   Evaluator evaluator(*run.runtime, config, *run.model, *run.store, *corpus, validation);
@@ -60,7 +76,7 @@ Command add_eval(CLI::App& root) {
   app->add_option("--set", arguments->overrides, "override one key: a.b=value (repeatable)")
       ->allow_extra_args(false);
   app->add_option("--batch", arguments->batch, "sequences per forward pass")
-      ->check(CLI::PositiveNumber)
+      ->check(integer_option(1, kMaxBatch))
       ->capture_default_str();
   return {app, Needs::kWorld,
           [arguments](const CommandContext& context) { run_eval(*arguments, context); }};

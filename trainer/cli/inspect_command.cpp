@@ -7,6 +7,7 @@
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/step_folder.h"
 #include "trainer/cli/commands.h"
+#include "trainer/cli/options.h"
 #include "trainer/train/load_run.h"
 
 namespace k25::trainer {
@@ -98,7 +99,7 @@ bool is_corpus(const fs::path& folder) {
 
 void run_inspect(const InspectArguments& arguments) {
   const fs::path path = arguments.path;
-  if (!fs::exists(path)) fail(ErrorKind::kUsage, "'" + path.string() + "': no such file or folder");
+  require_path(arguments.path);
   if (fs::is_regular_file(path)) return print_corpus(path);
   if (is_corpus(path)) return print_corpus(path / "manifest.json");
   print_checkpoint(path, arguments);

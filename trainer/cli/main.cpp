@@ -89,7 +89,7 @@ int run_with_world(const k25::trainer::Command& command) {
   const std::unique_ptr<World> world = World::create({});
   k25::trainer::SignalWatcher signals(world.get());
   try {
-    command.run({world.get(), &signals.save_and_stop()});
+    command.run({world.get(), &signals.save_and_stop(), &signals});
     world->finish();
     return 0;
   } catch (const Error& error) {
@@ -102,8 +102,18 @@ int run_with_world(const k25::trainer::Command& command) {
 int run_alone(const k25::trainer::Command& command) {
   if (!is_first_process()) return 0;  // under mpirun, one process does the work
   k25::trainer::SignalWatcher signals(nullptr);
-  command.run({nullptr, &signals.save_and_stop()});
+  command.run({nullptr, &signals.save_and_stop(), &signals});
   return 0;
+}
+
+// CLI11 only says how many values it wants and how many it got.
+std::string wrong_count(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_items_expected_max() == 1 && option->count() > 1) {
+      return fmt::format("{} is given {} times: give it once", option->get_name(), option->count());
+    }
+  }
+  return "";
 }
 
 // CLI11 only says that a subcommand is required when the first word is none.
@@ -125,6 +135,9 @@ std::string command_line_problem(const CLI::App& app, const CLI::ParseError& err
     const std::string near = k25::trainer::nearest(argv[i], names);
     return fmt::format("unknown command '{}'{}", argv[i],
                        near.empty() ? "" : " (did you mean '" + near + "'?)");
+  }
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    if (const std::string told = wrong_count(*level); !told.empty()) return told;
   }
   return error.what();
 }

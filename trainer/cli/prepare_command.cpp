@@ -1,15 +1,23 @@
 #include <fmt/format.h>
 
+#include <limits>
 #include <memory>
+#include <utility>
 
 #include "data/prepare/prepare.h"
 #include "trainer/cli/commands.h"
+#include "trainer/cli/options.h"
 
 namespace k25::trainer {
 namespace {
 
-void run_prepare(const data::PrepareOptions& options) {
+void run_prepare(const data::PrepareOptions& arguments, SignalWatcher& signals) {
+  data::PrepareOptions options = arguments;
+  options.when_stopped = [&](std::function<void()> discard) {
+    signals.on_stop(std::move(discard));
+  };
   const data::PrepareReport report = data::prepare(options);
+  for (const std::string& line : report.warnings) fmt::print(stderr, "k25: warning: {}\n", line);
   fmt::print(
       "prepared {}: {} files, {} links skipped, {} documents, {} exact duplicates, {} near-"
       "duplicates, {} dropped, {} bytes of text, {} tokens\n",
@@ -26,12 +34,15 @@ Command add_prepare(CLI::App& root) {
   app->add_option("DIR", options->folders, "folders of text, Markdown and JSONL")->required();
   app->add_option("--out", options->out, "corpus folder to create")->required();
   app->add_option("--vocab", options->vocab, "vocabulary of a new tokenizer")
+      ->check(integer_option(258, std::numeric_limits<std::int32_t>::max()))
       ->capture_default_str();
   app->add_option("--tokenizer", options->tokenizer, "reuse this tokenizer model");
   app->add_option("--containment", options->containment,
                   "share of a document's shingles from which it is a near-duplicate")
+      ->check(number_option({0.0, 1.0, Bound::kExclusive}))
       ->capture_default_str();
   app->add_option("--max-file-tokens", options->max_file_tokens, "start a new file beyond")
+      ->check(integer_option(1))
       ->capture_default_str();
   auto* keep = app->add_flag_callback(
       "--keep-duplicates", [options] { options->duplicates = data::Duplicates::kKeep; },
@@ -40,7 +51,8 @@ Command add_prepare(CLI::App& root) {
          "--drop-near-duplicates", [options] { options->duplicates = data::Duplicates::kDropNear; },
          "drop near-duplicates too")
       ->excludes(keep);
-  return {app, Needs::kNothing, [options](const CommandContext&) { run_prepare(*options); }};
+  return {app, Needs::kNothing,
+          [options](const CommandContext& context) { run_prepare(*options, *context.signals); }};
 }
 
 }  // namespace k25::trainer

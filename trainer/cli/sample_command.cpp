@@ -1,12 +1,11 @@
 #include <fmt/format.h>
 
-#include <cmath>
-#include <cstdlib>
 #include <memory>
 
 #include "data/corpus/corpus.h"
 #include "parallel/comm/agree.h"
 #include "trainer/cli/commands.h"
+#include "trainer/cli/options.h"
 #include "trainer/sample/sample.h"
 #include "trainer/train/load_run.h"
 
@@ -18,8 +17,20 @@ struct SampleArguments {
   SampleOptions options;
 };
 
+std::unique_ptr<data::Tokenizer> open_tokenizer(const std::filesystem::path& model) {
+  try {
+    return std::make_unique<data::Tokenizer>(model);
+  } catch (const Error& error) {
+    fail(error.kind(), std::string(error.what()) +
+                           "; --tokenizer takes the tokenizer.model of the corpus that the run was "
+                           "trained on");
+  }
+}
+
 void run_sample(const SampleArguments& arguments, const CommandContext& context) {
   parallel::World& world = *context.world;
+  require_path(world.comm(), arguments.path);
+  if (!arguments.tokenizer.empty()) require_path(world.comm(), arguments.tokenizer);
   LoadedRun run = load_run(world, arguments.path, arguments.which, {}, 1);
   std::unique_ptr<data::Tokenizer> tokenizer;
   parallel::collectively(world.comm(), "tokenizer", [&] {
@@ -27,7 +38,7 @@ void run_sample(const SampleArguments& arguments, const CommandContext& context)
         arguments.tokenizer.empty()
             ? std::filesystem::path(run.parsed.config.data.train).parent_path() / "tokenizer.model"
             : std::filesystem::path(arguments.tokenizer);
-    tokenizer = std::make_unique<data::Tokenizer>(model);
+    tokenizer = open_tokenizer(model);
     if (tokenizer->vocab() > run.parsed.config.model.vocab) {
       fail(ErrorKind::kData, fmt::format("{}: a vocabulary of {}, the model has {}", model.string(),
                                          tokenizer->vocab(), run.parsed.config.model.vocab));
@@ -48,17 +59,6 @@ void run_sample(const SampleArguments& arguments, const CommandContext& context)
   if (world.rank() == 0) fmt::print("{}\n", text);
 }
 
-// CLI11's own checks compare, and nan passes every comparison.
-CLI::Validator finite_number() {
-  const auto problem = [](const std::string& text) {
-    char* end = nullptr;
-    const double value = std::strtod(text.c_str(), &end);
-    const bool good = !text.empty() && *end == '\0' && std::isfinite(value) && value >= 0.0;
-    return good ? std::string() : "'" + text + "' is no finite number >= 0";
-  };
-  return {problem, "NUMBER"};
-}
-
 }  // namespace
 
 Command add_sample(CLI::App& root) {
@@ -70,15 +70,15 @@ Command add_sample(CLI::App& root) {
       ->capture_default_str();
   app->add_option("--prompt", options.prompt, "text to go on from");
   app->add_option("--tokens", options.tokens, "tokens to add")
-      ->check(CLI::NonNegativeNumber)
+      ->check(integer_option(0, 1'000'000'000))
       ->capture_default_str();
   app->add_option("--temperature", options.temperature, "0: the most probable token")
-      ->check(finite_number())
+      ->check(number_option({}))
       ->capture_default_str();
   app->add_option("--top-k", options.top_k, "draw among this many; 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(integer_option(0))
       ->capture_default_str();
-  app->add_option("--seed", options.seed, "seed")->capture_default_str();
+  app->add_option("--seed", options.seed, "seed")->check(integer_option(0))->capture_default_str();
   app->add_option("--tokenizer", arguments->tokenizer, "instead of the corpus's own");
   return {app, Needs::kWorld,
           [arguments](const CommandContext& context) { run_sample(*arguments, context); }};

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <string>
+#include <utility>
 
 namespace k25::trainer {
 namespace {
@@ -17,6 +18,11 @@ sigset_t watched_signals() {
   sigaddset(&set, SIGUSR1);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
+  // A blocked signal reaches sigwait even when it is ignored.
+  struct sigaction hang_up{};
+  if (sigaction(SIGHUP, nullptr, &hang_up) == 0 && hang_up.sa_handler != SIG_IGN) {
+    sigaddset(&set, SIGHUP);
+  }
   return set;
 }
 
@@ -29,17 +35,15 @@ std::string stuck_in(parallel::World& world) {
   return first == second ? first : std::string();
 }
 
-[[noreturn]] void stop_now(parallel::World* world, int signal) {
-  if (world != nullptr && !world->peer_failed()) {
-    const std::string stuck = stuck_in(*world);
-    if (!stuck.empty()) {
-      fmt::print(stderr, "k25: rank {}: stopped by signal {} while waiting in {}\n", world->rank(),
-                 signal, stuck);
-    } else if (world->rank() == 0) {
-      fmt::print(stderr, "k25: stopped by signal {}; the last checkpoint stands\n", signal);
-    }
+void tell_stop(parallel::World& world, int signal) {
+  if (world.peer_failed()) return;
+  const std::string stuck = stuck_in(world);
+  if (!stuck.empty()) {
+    fmt::print(stderr, "k25: rank {}: stopped by signal {} while waiting in {}\n", world.rank(),
+               signal, stuck);
+  } else if (world.rank() == 0) {
+    fmt::print(stderr, "k25: stopped by signal {}; the last checkpoint stands\n", signal);
   }
-  _exit(128 + signal);
 }
 
 }  // namespace
@@ -60,6 +64,18 @@ SignalWatcher::~SignalWatcher() {
   thread_.join();
 }
 
+void SignalWatcher::on_stop(std::function<void()> clean) {
+  const std::scoped_lock lock(clean_mutex_);
+  clean_ = std::move(clean);
+}
+
+void SignalWatcher::stop_now(int signal) {
+  const std::scoped_lock lock(clean_mutex_);  // until the end: the cleaned thread stays away
+  if (clean_) clean_();
+  if (world_ != nullptr) tell_stop(*world_, signal);
+  _exit(128 + signal);
+}
+
 void SignalWatcher::watch() {
   const sigset_t set = watched_signals();
   while (!quit_) {
@@ -71,7 +87,7 @@ void SignalWatcher::watch() {
     } else if (leaving_with_ >= 0) {
       _exit(leaving_with_);
     } else {
-      stop_now(world_, signal);
+      stop_now(signal);
     }
   }
 }

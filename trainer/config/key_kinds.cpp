@@ -3,6 +3,11 @@
 #include <cmath>
 
 namespace k25::trainer {
+namespace {
+
+std::string index_of(std::size_t i) { return "[" + std::to_string(i) + "]"; }
+
+}  // namespace
 
 bool is_word(const YamlNode& node, const char* word) {
   if (node.kind == YamlNode::Kind::kNull) return std::string_view(word) == "null";
@@ -26,41 +31,57 @@ Key choice(const std::string& path, const char* fallback, const std::string& hel
           }};
 }
 
-std::string read_pattern(const YamlNode& node, Config& c, std::string& canonical) {
+Mismatch text_list_mismatch(const YamlNode& node, std::vector<std::string>& out,
+                            const std::string& expected) {
+  if (node.kind != YamlNode::Kind::kList) return expected;
+  out.clear();
+  for (const YamlNode& item : node.items) {
+    std::string text;
+    if (!read_text(item, text).empty()) return {expected, index_of(out.size()), item};
+    out.push_back(text);
+  }
+  return "";
+}
+
+Mismatch read_pattern(const YamlNode& node, Config& c, std::string& canonical) {
   const std::string expected =
       "a list of MIXER/FEED-FORWARD, such as [gqa/swiglu]; known mixers: gqa; known feed-forwards: "
       "swiglu";
   std::vector<std::string> names;
-  if (!read_text_list(node, names).empty() || names.empty()) return expected;
+  Mismatch mismatch = text_list_mismatch(node, names, expected);
+  if (!mismatch.expected.empty()) return mismatch;
+  if (names.empty()) return expected;
   c.model.pattern.clear();
-  for (const std::string& name : names) {
-    if (name != "gqa/swiglu") return expected;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (names[i] != "gqa/swiglu") return {expected, index_of(i), node.items[i]};
     c.model.pattern.push_back({MixerKind::kGqa, FeedForwardKind::kSwiglu});
   }
   canonical = yaml_list(names);
   return "";
 }
 
-std::string read_betas(const YamlNode& node, Config& c, std::string& canonical) {
+Mismatch read_betas(const YamlNode& node, Config& c, std::string& canonical) {
   const std::string expected = "two numbers in [0, 1), such as [0.9, 0.95]";
   if (node.kind != YamlNode::Kind::kList || node.items.size() != 2) return expected;
   const NumberRange range{0.0, 1.0, Bound::kInclusive, Bound::kExclusive};
-  if (!read_number(node.items[0], range, c.optim.beta1).empty() ||
-      !read_number(node.items[1], range, c.optim.beta2).empty()) {
-    return expected;
+  double* const betas[] = {&c.optim.beta1, &c.optim.beta2};
+  for (std::size_t i = 0; i < 2; ++i) {
+    if (!read_number(node.items[i], range, *betas[i]).empty()) {
+      return {expected, index_of(i), node.items[i]};
+    }
   }
   canonical = fmt::format("[{}, {}]", yaml_number(c.optim.beta1), yaml_number(c.optim.beta2));
   return "";
 }
 
-std::string read_recompute(const YamlNode& node, Config&, std::string& canonical) {
+Mismatch read_recompute(const YamlNode& node, Config&, std::string& canonical) {
   if (node.kind != YamlNode::Kind::kList) return "a list of layers";
   if (!node.items.empty()) return "[] (recompute of layers is not built yet)";
   canonical = "[]";
   return "";
 }
 
-std::string read_weights(const YamlNode& node, Config& c, std::string& canonical) {
+Mismatch read_weights(const YamlNode& node, Config& c, std::string& canonical) {
   const std::string expected =
       "a map of domain names to weights >= 0, such as {law: 0.7, news: 0.3}";
   c.data.mixture_weights.clear();
@@ -70,7 +91,9 @@ std::string read_weights(const YamlNode& node, Config& c, std::string& canonical
   canonical.clear();
   for (const YamlNode::Entry& entry : node.entries) {
     double weight = 0.0;
-    if (!read_number(entry.value, {}, weight).empty()) return expected;
+    if (!read_number(entry.value, {}, weight).empty()) {
+      return {expected, "." + entry.key, entry.value};
+    }
     c.data.mixture_weights[entry.key] = weight;
     canonical +=
         (canonical.empty() ? "{" : ", ") + yaml_text(entry.key) + ": " + yaml_number(weight);

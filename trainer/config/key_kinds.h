@@ -41,13 +41,14 @@ Key integer_or(const std::string& path, const char* word, const std::string& hel
                std::int64_t substitute, std::int64_t low = 1, std::int64_t high = kMax) {
   Key key = integer(path, word, help, field, low, high);
   key.info.type = fmt::format("integer | {}", word);
-  key.read = [=, number = key.read](const YamlNode& node, Config& c, std::string& canonical) {
+  key.read = [=, number = key.read](const YamlNode& node, Config& c,
+                                    std::string& canonical) -> Mismatch {
     if (is_word(node, word)) {
       field(c) = static_cast<std::remove_reference_t<decltype(field(c))>>(substitute);
       canonical = word;
-      return std::string();
+      return "";
     }
-    const std::string expected = number(node, c, canonical);
+    const std::string expected = number(node, c, canonical).expected;
     return expected.empty() ? expected : expected + ", or " + word;
   };
   return key;
@@ -102,21 +103,26 @@ Key choice(const std::string& path, const char* fallback, const std::string& hel
            const std::vector<std::string>& choices,
            const std::function<void(Config&, std::size_t)>& assign);
 
+/// Reads texts; the first that is none is the mismatch.
+Mismatch text_list_mismatch(const YamlNode& node, std::vector<std::string>& out,
+                            const std::string& expected);
+
 template <class Field>
 Key text_list(const std::string& path, const char* fallback, const std::string& help, Field field) {
   return {.info = {path, "list of texts", fallback, help},
           .read = [=](const YamlNode& node, Config& c, std::string& canonical) {
-            std::string expected = read_text_list(node, field(c));
-            if (expected.empty()) canonical = yaml_list(field(c));
-            return expected;
+            Mismatch mismatch =
+                text_list_mismatch(node, field(c), "a list of texts, such as [a, b]");
+            if (mismatch.expected.empty()) canonical = yaml_list(field(c));
+            return mismatch;
           }};
 }
 
 // Readers of keys that are one of a kind.
-std::string read_pattern(const YamlNode& node, Config& c, std::string& canonical);
-std::string read_betas(const YamlNode& node, Config& c, std::string& canonical);
-std::string read_recompute(const YamlNode& node, Config& c, std::string& canonical);
-std::string read_weights(const YamlNode& node, Config& c, std::string& canonical);
+Mismatch read_pattern(const YamlNode& node, Config& c, std::string& canonical);
+Mismatch read_betas(const YamlNode& node, Config& c, std::string& canonical);
+Mismatch read_recompute(const YamlNode& node, Config& c, std::string& canonical);
+Mismatch read_weights(const YamlNode& node, Config& c, std::string& canonical);
 std::string read_inject_value(const YamlNode& node, Config& c, std::string& canonical);
 
 }  // namespace k25::trainer

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "data/io/atomic_file.h"
+#include "trainer/config/effects.h"
 #include "trainer/config/read_values.h"
 #include "trainer/config/resolve.h"
 #include "trainer/config/schema.h"
@@ -83,8 +84,6 @@ class Reader {
     return node == nullptr || node->where.empty() ? file_ : node->where;
   }
 
-  const std::string& canonical(const std::string& path) const { return canonical_.at(path); }
-
  private:
   std::string suggestion(const std::string& word, const std::string& section) const {
     const std::string near = nearest(word, children_.at(section));
@@ -111,15 +110,26 @@ class Reader {
       }
       node = &fallback;
     }
-    std::string text;
-    const std::string expected = key.read(*node, out.config, text);
-    if (!expected.empty()) {
-      problems.push_back(where(path) + ": " + path + ": expected " + expected + ", got " +
-                         given(*node));
+    const Mismatch mismatch = key.read(*node, out.config, out.values[path]);
+    if (!mismatch.expected.empty()) {
+      const bool element = mismatch.at != nullptr && !mismatch.at->where.empty();
+      problems.push_back((element ? mismatch.at->where : where(path)) + ": " + path +
+                         ": expected " + mismatch.expected + ", got " + given(*node) +
+                         (mismatch.at == nullptr
+                              ? ""
+                              : "; " + path + mismatch.element + " is " + given(*mismatch.at)));
       return;
     }
-    canonical_[path] = text;
     out.origins[path] = node == &fallback ? "default" : node->where;
+    for (std::size_t i = 0; i < node->items.size(); ++i) {
+      const std::string name = path + "[" + std::to_string(i) + "]";
+      out.values[name] = node->items[i].scalar;
+      out.origins[name] = node->items[i].where;
+    }
+    for (const YamlNode::Entry& entry : node->entries) {
+      out.values[path + "." + entry.key] = entry.key;
+      out.origins[path + "." + entry.key] = entry.where;
+    }
   }
 
   bool section_is_readable(const std::string& path) const {
@@ -140,7 +150,6 @@ class Reader {
   const std::string& file_;
   std::map<std::string, const Key*> keys_;
   std::map<std::string, std::vector<std::string>> children_;
-  std::map<std::string, std::string> canonical_;
 };
 
 void apply_preset(YamlNode& root, Problems& problems) {
@@ -192,19 +201,16 @@ ParsedConfig parse_config(const std::string& text, const std::string& file,
   reader.check_names(root, "", problems);
   reader.read(parsed, problems);
   if (!problems.empty()) fail_with(problems);
-  resolve_config(
-      parsed.config, ranks, [&](const std::string& key) { return reader.where(key); },
-      parsed.chosen, problems);
+  resolve_config(parsed.config, ranks, {file, parsed.origins}, parsed.chosen, problems);
   if (!problems.empty()) fail_with(problems);
-  parsed.resolved = render([&](const std::string& path) { return reader.canonical(path); },
-                           [](const std::string&) { return std::string(); });
-  parsed.annotated =
-      render([&](const std::string& path) { return reader.canonical(path); },
-             [&](const std::string& path) {
-               const auto chosen = parsed.chosen.find(path);
-               return parsed.origins.at(path) +
-                      (chosen == parsed.chosen.end() ? "" : "; here " + chosen->second);
-             });
+  parsed.warnings = settings_without_effect(parsed, ranks);
+  const auto value = [&](const std::string& path) { return parsed.values.at(path); };
+  parsed.resolved = render(value, [](const std::string&) { return std::string(); });
+  parsed.annotated = render(value, [&](const std::string& path) {
+    const auto chosen = parsed.chosen.find(path);
+    return parsed.origins.at(path) +
+           (chosen == parsed.chosen.end() ? "" : "; here " + chosen->second);
+  });
   return parsed;
 }
 

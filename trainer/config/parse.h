@@ -1,6 +1,8 @@
 #pragma once
-// Strict YAML -> Config. Every problem of a file is reported in one error, each as
-// "cfg.yaml:12:3: unknown key 'optim.weight_deacy' (did you mean 'weight_decay'?)".
+// Strict YAML -> Config. All problems of one stage are reported in one error, each as
+// "cfg.yaml:12:3: unknown key 'optim.weight_deacy' (did you mean 'weight_decay'?)". The stages:
+// bytes and tabs; the text as YAML, which ends at its first syntax error; names and values of keys;
+// what keys demand of each other.
 //
 // Refused, always kUsage: unknown or duplicate keys (both lines named), merge keys, anchors,
 // aliases, tags, a second document, an empty file, tab indentation, text that is not UTF-8, control
@@ -16,16 +18,19 @@
 
 namespace k25::trainer {
 
-/// Where a resolved value came from: "quickstart.yaml:12", "--set", "default", "auto".
+/// Where a value came from: "quickstart.yaml:12:3", "--set a.b=c", "preset small:2:1", "default".
+/// By key path, and by element where the value is a list or a map: "optim.freeze[0]".
 using Origins = std::map<std::string, std::string>;
 
 struct ParsedConfig {
   Config config;
-  Origins origins;                            ///< by key path
+  Origins origins;
+  std::map<std::string, std::string> values;  ///< canonical YAML by key path and by element
   std::map<std::string, std::string> chosen;  ///< what `auto` and null came to, by key path
   std::string resolved;   ///< YAML of every key; parsing it again gives the same Config. `auto`
                           ///< stays `auto`, so the text does not depend on the rank count
   std::string annotated;  ///< the same with "# origin; here value" behind each key (k25 config)
+  std::vector<std::string> warnings;  ///< settings without effect, one line each
 };
 
 /// `text` under the name `file` (for messages), then `overrides` ("a.b=c", YAML values) in order.

@@ -46,16 +46,53 @@ std::string range_text(const NumberRange& r) {
 
 }  // namespace
 
+namespace {
+
+constexpr std::size_t kShown = 60;  // bytes of a value in a message
+
+// In YAML's short form.
+void write_out(const YamlNode& node, std::string& text) {
+  const bool list = node.kind == YamlNode::Kind::kList;
+  if (node.kind == YamlNode::Kind::kNull) text += "null";
+  if (node.kind == YamlNode::Kind::kScalar) {
+    text += node.quoted ? "\"" + node.scalar + "\"" : node.scalar;
+  }
+  if (node.kind == YamlNode::Kind::kNull || node.kind == YamlNode::Kind::kScalar) return;
+  text += list ? '[' : '{';
+  const std::size_t start = text.size();
+  const auto separate = [&] { text += text.size() == start ? "" : ", "; };
+  for (std::size_t i = 0; i < node.items.size() && text.size() <= kShown; ++i) {
+    separate();
+    write_out(node.items[i], text);
+  }
+  for (std::size_t i = 0; i < node.entries.size() && text.size() <= kShown; ++i) {
+    separate();
+    text += node.entries[i].key + ": ";
+    write_out(node.entries[i].value, text);
+  }
+  text += list ? ']' : '}';
+}
+
+std::string shortened(std::string text) {
+  if (text.size() <= kShown) return text;
+  std::size_t end = kShown;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return text.substr(0, end) + "...";
+}
+
+}  // namespace
+
 std::string given(const YamlNode& node) {
+  std::string text;
   switch (node.kind) {
     case YamlNode::Kind::kNull:
       return "nothing";
     case YamlNode::Kind::kScalar:
-      return (node.quoted ? "the quoted text '" : "'") + node.scalar + "'";
+      return (node.quoted ? "the quoted text '" : "'") + shortened(node.scalar) + "'";
     case YamlNode::Kind::kList:
-      return "a list";
     case YamlNode::Kind::kMap:
-      return "a map";
+      write_out(node, text);
+      return (node.kind == YamlNode::Kind::kList ? "a list " : "a map ") + shortened(text);
   }
   return "?";
 }
@@ -127,17 +164,6 @@ std::string read_choice(const YamlNode& node, const std::vector<std::string>& ch
   for (const std::string& choice : choices)
     expected += (choice == choices[0] ? " " : " | ") + choice;
   return expected;
-}
-
-std::string read_text_list(const YamlNode& node, std::vector<std::string>& out) {
-  if (node.kind != YamlNode::Kind::kList) return "a list of texts, such as [a, b]";
-  out.clear();
-  for (const YamlNode& item : node.items) {
-    std::string text;
-    if (!read_text(item, text).empty()) return "a list of texts, such as [a, b]";
-    out.push_back(text);
-  }
-  return "";
 }
 
 std::string yaml_text(const std::string& text) {

@@ -26,9 +26,8 @@ std::string read_text(const YamlNode& node, std::string& out);
 /// One of `choices`; `index` is its position.
 std::string read_choice(const YamlNode& node, const std::vector<std::string>& choices,
                         std::size_t& index);
-std::string read_text_list(const YamlNode& node, std::vector<std::string>& out);
 
-/// What the user wrote, for messages: 'abc', "null", "a list", "a map".
+/// What the user wrote, shortened, for messages: 'abc', "nothing", "a list [a, b]", "a map {a: 1}".
 std::string given(const YamlNode& node);
 
 /// `text` as a YAML scalar, quoted when it must be.

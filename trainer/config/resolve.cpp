@@ -9,10 +9,9 @@ namespace {
 
 class Resolver {
  public:
-  Resolver(Config& config, std::int64_t ranks,
-           const std::function<std::string(const std::string&)>& where,
+  Resolver(Config& config, std::int64_t ranks, const Places& places,
            std::map<std::string, std::string>& chosen, Problems& problems)
-      : c_(config), ranks_(ranks), where_(where), chosen_(chosen), problems_(problems) {}
+      : c_(config), ranks_(ranks), places_(places), chosen_(chosen), problems_(problems) {}
 
   void run() {
     resolve_model();
@@ -25,8 +24,16 @@ class Resolver {
   }
 
  private:
-  void problem(const std::string& key, const std::string& text) {
-    problems_.push_back(where_(key) + ": " + key + ": " + text);
+  // It stands where `key` does or, when that is a default, where the first of `others` does.
+  void problem(const std::string& key, const std::string& text,
+               const std::vector<std::string>& others = {}) {
+    std::string place = place_of(key);
+    for (std::size_t i = 0; place.empty() && i < others.size(); ++i) place = place_of(others[i]);
+    problems_.push_back((place.empty() ? places_.file : place) + ": " + key + ": " + text);
+  }
+  std::string place_of(const std::string& key) const {
+    const std::string& origin = places_.origins.at(key);
+    return origin == "default" ? std::string() : origin;
   }
   void choose(const std::string& key, std::int64_t value) { chosen_[key] = std::to_string(value); }
 
@@ -50,24 +57,27 @@ class Resolver {
       problem("model.head_dim",
               fmt::format("{} is odd; rotary positions need an even width (hidden {} / "
                           "heads {})",
-                          m.head_dim, m.hidden, m.heads));
+                          m.head_dim, m.hidden, m.heads),
+              {"model.heads"});
     }
     if (m.heads % m.kv_heads != 0) {
       problem("model.kv_heads",
-              fmt::format("{} kv_heads do not divide {} heads", m.kv_heads, m.heads));
+              fmt::format("{} kv_heads do not divide {} heads", m.kv_heads, m.heads),
+              {"model.heads"});
     }
   }
 
   void resolve_mesh() {
     parallel::MeshShape& mesh = c_.mesh;
     const std::int64_t others = std::int64_t{mesh.replicate} * mesh.expert * mesh.context;
+    const bool shard_alone = mesh.shard != 0 && mesh.replicate == 1;
     if (mesh.shard == 0 && ranks_ % others == 0) {
       mesh.shard = static_cast<int>(ranks_ / others);
       choose("mesh.shard", mesh.shard);
     }
     if (mesh.shard == 0 || others * mesh.shard != ranks_) {
       problem(
-          "mesh.replicate",
+          shard_alone ? "mesh.shard" : "mesh.replicate",
           fmt::format(
               "replicate {} x shard {} x expert {} x context {} must equal the {} ranks of this "
               "run",
@@ -95,13 +105,14 @@ class Resolver {
     if (given < 2) {
       return problem("train.batch",
                      "give two of train.batch, train.micro_batch and train.accumulation; the "
-                     "third follows from batch = micro_batch x accumulation x data ranks");
+                     "third follows from batch = micro_batch x accumulation x data ranks",
+                     {"train.micro_batch", "train.accumulation"});
     }
     const std::int64_t known =
         std::max<std::int64_t>(t.micro_batch, 1) * std::max<std::int64_t>(t.accumulation, 1);
     if (t.batch == 0) {
       if (known > kMaxBatch / w) {
-        return problem("train.batch",
+        return problem("train.micro_batch",
                        fmt::format("micro_batch {} x accumulation {} x {} data ranks is beyond "
                                    "the limit of {}",
                                    t.micro_batch, t.accumulation, w, kMaxBatch));
@@ -153,7 +164,8 @@ class Resolver {
       problem("train.micro_batch",
               fmt::format("layers {} x width {:.0f} x micro_batch {} x sequence {} is too large "
                           "for any machine",
-                          m.layers, width, c_.train.micro_batch, c_.data.sequence));
+                          m.layers, width, c_.train.micro_batch, c_.data.sequence),
+              {"train.batch"});
     }
   }
 
@@ -168,23 +180,26 @@ class Resolver {
       problem("data.validation.fraction", "give either documents or a fraction, not both");
     }
     if (c_.inject.step >= 0 && c_.inject.tensor.empty()) {
-      problem("debug.inject.tensor", "is needed when debug.inject.step is set");
+      problem("debug.inject.tensor",
+              fmt::format("is needed when debug.inject.step is set (here {}); name a parameter, or "
+                          "leave the step out",
+                          c_.inject.step),
+              {"debug.inject.step"});
     }
   }
 
   Config& c_;
   std::int64_t ranks_;
-  const std::function<std::string(const std::string&)>& where_;
+  const Places& places_;
   std::map<std::string, std::string>& chosen_;
   Problems& problems_;
 };
 
 }  // namespace
 
-void resolve_config(Config& config, std::int64_t ranks,
-                    const std::function<std::string(const std::string&)>& where,
+void resolve_config(Config& config, std::int64_t ranks, const Places& places,
                     std::map<std::string, std::string>& chosen, Problems& problems) {
-  Resolver(config, ranks, where, chosen, problems).run();
+  Resolver(config, ranks, places, chosen, problems).run();
 }
 
 }  // namespace k25::trainer

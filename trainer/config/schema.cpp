@@ -173,7 +173,8 @@ std::vector<Key> parallel_keys() {
                c.zero.reshard_after.reset();
                if (i > 0) c.zero.reshard_after = static_cast<ReshardAfter>(i - 1);
              }),
-      choice("zero.reduce_after", "auto", "when gradients are reduced to shards",
+      choice("zero.reduce_after", "auto",
+             "when gradients are reduced to shards (reduce.mode: library only)",
              {"auto", "micro_batch", "step"},
              [](Config& c, std::size_t i) {
                c.zero.reduce_after.reset();
@@ -249,9 +250,10 @@ std::vector<Key> output_keys() {
       boolean("log.tensorboard", "true", "write TensorBoard events",
               [](Config& c) -> auto& { return c.log.tensorboard; }),
       integer(
-          "debug.inject.step", "-1", "spoil a gradient at this step; 0: every step; -1: off",
+          "debug.inject.step", "-1", "spoil a number at this step; 0: every step; -1: off",
           [](Config& c) -> auto& { return c.inject.step; }, -1),
-      text("debug.inject.tensor", "null", "parameter whose gradient is spoilt",
+      text("debug.inject.tensor", "null",
+           "parameter whose gradient is spoilt; loss: the loss alone",
            [](Config& c) -> auto& { return c.inject.tensor; }),
       integer(
           "debug.inject.index", "0", "element of it",

@@ -12,6 +12,13 @@
 namespace k25::trainer {
 namespace {
 
+// No key lies deeper than four maps; a parser that recurses needs a limit.
+constexpr std::size_t kMaxDepth = 16;
+
+struct TooDeep {
+  YAML::Mark mark;
+};
+
 std::string place(const std::string& file, const YAML::Mark& mark) {
   return file + ":" + std::to_string(mark.line + 1) + ":" + std::to_string(mark.column + 1);
 }
@@ -51,14 +58,14 @@ class TreeBuilder : public YAML::EventHandler {
                        YAML::EmitterStyle::value) override {
     refuse_anchor(mark, anchor);
     refuse_tag(mark, tag);
-    open_.push_back({.node = {.kind = YamlNode::Kind::kList, .where = place(file_, mark)}});
+    open(YamlNode::Kind::kList, mark);
   }
   void OnSequenceEnd() override { close(); }
   void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                   YAML::EmitterStyle::value) override {
     refuse_anchor(mark, anchor);
     refuse_tag(mark, tag);
-    open_.push_back({.node = {.kind = YamlNode::Kind::kMap, .where = place(file_, mark)}});
+    open(YamlNode::Kind::kMap, mark);
   }
   void OnMapEnd() override { close(); }
 
@@ -79,6 +86,11 @@ class TreeBuilder : public YAML::EventHandler {
     if (tag.empty() || tag == "?" || tag == "!")
       return;  // none, and what a plain or quoted scalar has
     problems_.push_back(place(file_, mark) + ": tags are not supported (here '" + tag + "')");
+  }
+
+  void open(YamlNode::Kind kind, const YAML::Mark& mark) {
+    if (open_.size() == kMaxDepth) throw TooDeep{mark};
+    open_.push_back({.node = {.kind = kind, .where = place(file_, mark)}});
   }
 
   void close() {
@@ -224,6 +236,10 @@ YamlNode parse_yaml(const std::string& original, const std::string& file, Proble
   YamlNode root;
   try {
     root = read_document(text, file, problems);
+  } catch (const TooDeep& error) {
+    problems.push_back(place(file, error.mark) + ": nested deeper than " +
+                       std::to_string(kMaxDepth) + " levels; close the lists or maps before");
+    return {};
   } catch (const YAML::Exception& error) {
     problems.push_back(place(file, error.mark) + ": " + error.msg + hint(error.msg));
     return {};
@@ -233,6 +249,20 @@ YamlNode parse_yaml(const std::string& original, const std::string& file, Proble
   }
   return root;
 }
+
+namespace {
+
+// An override is one place: columns inside it would not help.
+void place_all(YamlNode& node, const std::string& where) {
+  node.where = where;
+  for (YamlNode& item : node.items) place_all(item, where);
+  for (YamlNode::Entry& entry : node.entries) {
+    entry.where = where;
+    place_all(entry.value, where);
+  }
+}
+
+}  // namespace
 
 void apply_override(YamlNode& root, const std::string& text, Problems& problems) {
   const std::string where = "--set " + text;
@@ -247,7 +277,7 @@ void apply_override(YamlNode& root, const std::string& text, Problems& problems)
   const bool only_null = inner.size() == 1 && value.kind == YamlNode::Kind::kNull &&
                          inner[0].find("the file is empty") != std::string::npos;
   if (!only_null) problems.insert(problems.end(), inner.begin(), inner.end());
-  value.where = where;
+  place_all(value, where);
 
   YamlNode* node = &root;
   std::istringstream path(text.substr(0, equals));

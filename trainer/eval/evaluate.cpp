@@ -1,9 +1,9 @@
 #include "trainer/eval/evaluate.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
+#include "kernels/core/stopwatch.h"
 #include "trainer/train/step.h"
 
 namespace k25::trainer {
@@ -11,10 +11,16 @@ namespace {
 
 // Per domain: nll in 2^-24 nats, tokens; then one flag for a non-finite loss.
 struct Tally {
-  explicit Tally(std::size_t domains) : numbers(2 * domains + 1, 0) {}
-  std::int64_t& nll(std::size_t d) { return numbers[2 * d]; }
-  std::int64_t& tokens(std::size_t d) { return numbers[2 * d + 1]; }
-  std::int64_t& broken() { return numbers.back(); }
+  explicit Tally(const std::vector<optim::LocalStats>& domains) : numbers(2 * domains.size() + 1) {
+    for (std::size_t d = 0; d < domains.size(); ++d) {
+      numbers[2 * d] = domains[d].nll_fixed;
+      numbers[2 * d + 1] = domains[d].label_tokens;
+      numbers.back() += domains[d].loss_finite ? 0 : 1;
+    }
+  }
+  std::int64_t nll(std::size_t d) const { return numbers[2 * d]; }
+  std::int64_t tokens(std::size_t d) const { return numbers[2 * d + 1]; }
+  std::int64_t broken() const { return numbers.back(); }
   std::vector<std::int64_t> numbers;
 };
 
@@ -49,14 +55,14 @@ Evaluator::Evaluator(Runtime& runtime, const Config& config, Model& model,
 }
 
 EvalRecord Evaluator::run(std::int64_t step) {
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   const std::int64_t size = config_.train.micro_batch;
   std::int64_t micro_batches = (validation_.windows() + size - 1) / size;
   if (config_.eval.batches > 0) micro_batches = std::min(micro_batches, config_.eval.batches);
   const std::int64_t ranks = runtime_.mesh().data_ranks();
   const std::int64_t rounds = (micro_batches + ranks - 1) / ranks;
 
-  Tally tally(corpus_.info().domains.size());
+  std::vector<optim::LocalStats> sums(corpus_.info().domains.size());
   for (std::int64_t round = 0; round < rounds; ++round) {
     const std::int64_t mine = round * ranks + runtime_.mesh().data_rank();
     // A rank beyond the last micro-batch loads past the end: all rows stay empty.
@@ -67,13 +73,12 @@ EvalRecord Evaluator::run(std::int64_t step) {
       if (batch_.sample[static_cast<std::size_t>(b)] < 0) continue;
       const auto domain = static_cast<std::size_t>(batch_.domain[static_cast<std::size_t>(b)]);
       const std::int64_t t = config_.data.sequence;
-      const LossSum sum = sum_loss(output.nll_N.slice(0, b * t, (b + 1) * t), 1, t);
-      tally.nll(domain) += sum.nll_fixed;
-      tally.broken() += sum.finite ? 0 : 1;
+      add_losses(sums[domain], output.nll_N.slice(0, b * t, (b + 1) * t), 1, t);
       const auto* labels = batch_.labels.data() + b * t;
-      tally.tokens(domain) += t - std::count(labels, labels + t, -1);
+      sums[domain].label_tokens += t - std::count(labels, labels + t, -1);
     }
   }
+  Tally tally(sums);
   store_.invalidate();
   runtime_.mesh()
       .data_comm()
@@ -96,7 +101,7 @@ EvalRecord Evaluator::run(std::int64_t step) {
   if (record.tokens > 0 && tally.broken() == 0) {
     record.loss = static_cast<double>(nll) * 0x1p-24 / static_cast<double>(record.tokens);
   }
-  record.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  record.seconds = watch.seconds();
   return record;
 }
 
@@ -111,12 +116,14 @@ UnigramBaseline unigram_baseline(const data::Corpus& corpus, const data::Split& 
     total += static_cast<double>(validation[v]);
   }
   UnigramBaseline baseline{.tokens = static_cast<std::int64_t>(total)};
+  double cross_entropy = 0.0;
   for (std::size_t v = 0; v < vocab; ++v) {
     if (validation[v] == 0) continue;
     const double p = static_cast<double>(validation[v]) / total;
     baseline.entropy -= p * std::log(p);
-    baseline.cross_entropy -= p * std::log(static_cast<double>(train[v]) / train_total);
+    cross_entropy -= p * std::log(static_cast<double>(train[v]) / train_total);
   }
+  if (!split.train.empty()) baseline.cross_entropy = cross_entropy;
   return baseline;
 }
 

@@ -38,7 +38,8 @@ class Evaluator {
 /// training unigram (add-one smoothed over the vocabulary) on them, in nats: what a model must
 /// beat.
 struct UnigramBaseline {
-  double entropy = 0.0, cross_entropy = 0.0;
+  double entropy = 0.0;
+  std::optional<double> cross_entropy;  ///< absent without training documents
   std::int64_t tokens = 0;
 };
 UnigramBaseline unigram_baseline(const data::Corpus& corpus, const data::Split& split);

@@ -108,7 +108,9 @@ void EventFile::write_record(const std::string& event) {
   out_ << length << masked_crc(length) << event << masked_crc(event);
   out_.flush();
   if (!out_) {
-    fail(ErrorKind::kCheckpoint, path_.string() + ": cannot be written: " + std::strerror(errno));
+    fail(ErrorKind::kCheckpoint, path_.string() + ": cannot be written: " + std::strerror(errno) +
+                                     "; free space, or set log.tensorboard: false (the last "
+                                     "checkpoint stands)");
   }
 }
 

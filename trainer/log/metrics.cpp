@@ -113,7 +113,9 @@ struct Metrics::Impl {
     jsonl << dump(j) << "\n";
     jsonl.flush();
     if (!jsonl) {
-      fail(ErrorKind::kCheckpoint, path.string() + ": cannot be written: " + std::strerror(errno));
+      fail(ErrorKind::kCheckpoint, path.string() + ": cannot be written: " + std::strerror(errno) +
+                                       "; free space, or set log.metrics: false (the last "
+                                       "checkpoint stands)");
     }
   }
   void open_jsonl(std::int64_t resume_step);

@@ -52,7 +52,7 @@ class Metrics {
   ~Metrics();
 
   /// A sink that cannot be written (disk full, closed pipe, /dev/full) throws kCheckpoint naming
-  /// it.
+  /// it, whatever checkpoint.on_error says: that key is about checkpoints alone.
   void write(const StepRecord& record);
   void write(const EvalRecord& record);
   /// A line for people on stdout: "k25: ...", or {"event": "note", ...} with log.format json.

@@ -46,12 +46,6 @@ TrainState adopt_state(const TrainState& saved, const Config& config, const Data
         0);
   }
   TrainState state = saved;
-  if (saved.slots != config.reduce.slots) {
-    warnings.push_back(
-        fmt::format("reduce.slots was {} and is {} now: the same batches, but the bits of the "
-                    "sums differ from here on",
-                    saved.slots, config.reduce.slots));
-  }
   const std::string changed = what_changed(saved, now, checkpoint);
   if (!changed.empty()) {
     if (!config.train.allow_data_change) {
@@ -63,8 +57,7 @@ TrainState adopt_state(const TrainState& saved, const Config& config, const Data
     state.mixture = now.initial;
     state.mixture.next_sample = saved.mixture.next_sample;
     state.best_step = -1;  // its loss was measured on other data
-  } else if (saved.mixture.weights != now.initial.weights) {
-    warnings.push_back("data.mixture changed since the checkpoint: the new weights hold from here");
+  } else {
     state.mixture.weights = now.initial.weights;
   }
   return state;

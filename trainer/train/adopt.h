@@ -22,8 +22,8 @@ DataIdentity identify_data(const Config& config, const data::Corpus& corpus,
 
 /// The state to go on with. The same on all ranks, so its errors are AgreedError: kUsage for
 /// another seed, kData for other data, both digests named, unless train.allow_data_change: then the
-/// samples start over and the best step is forgotten. Other mixture weights and slots are warned
-/// of. `checkpoint` is for messages.
+/// samples start over and the best step is forgotten. Other mixture weights hold from here
+/// (changes.h warns of them). `checkpoint` is for messages.
 TrainState adopt_state(const TrainState& saved, const Config& config, const DataIdentity& now,
                        const std::string& checkpoint, std::vector<std::string>& warnings);
 

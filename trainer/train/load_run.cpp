@@ -7,6 +7,7 @@
 #include "parallel/comm/agree.h"
 #include "trainer/checkpoint/files.h"
 #include "trainer/checkpoint/step_folder.h"
+#include "trainer/config/places.h"
 #include "trainer/train/memory_plan.h"
 
 namespace k25::trainer {
@@ -84,7 +85,8 @@ LoadedRun load_run(parallel::World& world, const std::filesystem::path& path,
   run.runtime = std::make_unique<Runtime>(world, config, warnings);
   parallel::collectively(world.comm(), "allocate", [&] {
     const RunShape shape{batch, config.data.sequence, config.train.precision};
-    run.model = std::make_unique<Model>(config.model, shape, config.freeze);
+    with_places(run.parsed,
+                [&] { run.model = std::make_unique<Model>(config.model, shape, config.freeze); });
     const parallel::ZeroOptions zero =
         resolve_zero(config, *run.model, host_memory_budget(world.local_size()));
     run.store =

@@ -1,23 +1,32 @@
 #include "trainer/train/step.h"
 
-#include <chrono>
-#include <cmath>
 #include <span>
 
+#include "kernels/core/stopwatch.h"
 #include "optim/adamw.h"
 #include "parallel/comm/agree.h"
 
 namespace k25::trainer {
 namespace {
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+constexpr const char* kLoss = "loss";  // in debug.inject.tensor: a row's nll instead of a gradient
+
+bool strikes(const DebugInject& inject, std::int64_t step) {
+  return inject.step >= 0 && (inject.step == 0 || inject.step == step);
 }
 
 }  // namespace
 
-void require_injectable(const DebugInject& inject, const Model& model) {
+void require_injectable(const Config& config, const Model& model) {
+  const DebugInject& inject = config.inject;
   if (inject.step < 0) return;
+  if (inject.tensor == kLoss) {
+    const std::int64_t rows = config.train.micro_batch * config.data.sequence;
+    if (inject.index < rows) return;
+    fail(ErrorKind::kUsage, "debug.inject.index: " + std::to_string(inject.index) +
+                                " in 'loss', which has " + std::to_string(rows) +
+                                " rows in a micro-batch");
+  }
   for (const parallel::UnitSpec& unit : model.units()) {
     for (const parallel::ParameterSpec& p : unit.parameters) {
       if (p.name != inject.tensor) continue;
@@ -28,8 +37,8 @@ void require_injectable(const DebugInject& inject, const Model& model) {
                                   " elements that are trained");
     }
   }
-  fail(ErrorKind::kUsage,
-       "debug.inject.tensor: '" + inject.tensor + "' is no parameter of this model");
+  fail(ErrorKind::kUsage, "debug.inject.tensor: '" + inject.tensor +
+                              "' is no parameter of this model, and not 'loss'");
 }
 
 BatchTensors batch_tensors(const data::Batch& b) {
@@ -43,19 +52,14 @@ BatchTensors batch_tensors(const data::Batch& b) {
   return {flat(b.tokens), flat(b.labels), flat(b.position), grid(b.doc_begin), grid(b.doc_end)};
 }
 
-LossSum sum_loss(const Tensor& nll_N, std::int64_t sequences, std::int64_t tokens) {
-  LossSum sum;
+void add_losses(optim::LocalStats& stats, const Tensor& nll_N, std::int64_t sequences,
+                std::int64_t tokens) {
   const float* nll = nll_N.data<float>();
   for (std::int64_t b = 0; b < sequences; ++b) {
     double sequence = 0.0;
     for (std::int64_t t = 0; t < tokens; ++t) sequence += static_cast<double>(nll[b * tokens + t]);
-    if (!std::isfinite(sequence)) {
-      sum.finite = false;
-    } else {
-      sum.nll_fixed += std::llround(sequence * 0x1p24);
-    }
+    optim::add_nll(stats, sequence);
   }
-  return sum;
 }
 
 Stepper::Stepper(Runtime& runtime, const Config& config, Model& model, parallel::ZeroStore& store,
@@ -72,28 +76,31 @@ Stepper::Stepper(Runtime& runtime, const Config& config, Model& model, parallel:
 
 void Stepper::accumulate_micro_batch(const StepResult& result, std::int64_t micro_batch,
                                      optim::LocalStats& local, double& data_seconds) {
-  const auto start = std::chrono::steady_clock::now();
   const std::int64_t size = config_.train.micro_batch;
-  data::load_samples(
-      corpus_, sampler_,
-      std::span(result.samples)
-          .subspan(static_cast<std::size_t>(micro_batch * size), static_cast<std::size_t>(size)),
-      batch_);
-  data_seconds += seconds_since(start);
+  {
+    const ScopedTimer timer(data_seconds);
+    data::load_samples(
+        corpus_, sampler_,
+        std::span(result.samples)
+            .subspan(static_cast<std::size_t>(micro_batch * size), static_cast<std::size_t>(size)),
+        batch_);
+  }
 
   const BatchTensors tensors = batch_tensors(batch_);
   const Model::Output output = model_.forward(runtime_.context(), store_, tensors);
-  const LossSum loss = sum_loss(output.nll_N, size, config_.data.sequence);
-  local.nll_fixed += loss.nll_fixed;
-  local.loss_finite = local.loss_finite && loss.finite;
+  const DebugInject& inject = config_.inject;
+  if (micro_batch == 0 && inject.tensor == kLoss && strikes(inject, step_)) {
+    output.nll_N.data<float>()[inject.index] = static_cast<float>(inject.value);
+  }
+  add_losses(local, output.nll_N, size, config_.data.sequence);
   local.label_tokens += batch_.label_tokens;
   model_.backward(runtime_.context(), store_, tensors);
   store_.end_micro_batch();
 }
 
-void Stepper::inject_fault(std::int64_t step) {
+void Stepper::inject_fault() {
   const DebugInject& inject = config_.inject;
-  if (inject.step < 0 || (inject.step != 0 && inject.step != step)) return;
+  if (!strikes(inject, step_)) return;
   for (int u = 0; u < store_.num_units(); ++u) {
     const parallel::UnitLayout& layout = store_.layout(u);
     for (std::size_t p = 0; p < layout.parameters.size(); ++p) {
@@ -118,6 +125,7 @@ std::vector<data::SampleRef> Stepper::draw(TrainState& state) const {
 
 StepResult Stepper::run(TrainState& state, bool save_and_stop) {
   StepResult result;
+  step_ = state.step + 1;
   result.samples = draw(state);
 
   optim::LocalStats local;
@@ -133,7 +141,7 @@ StepResult Stepper::run(TrainState& state, bool save_and_stop) {
     }
   }
   store_.finish_gradients();
-  inject_fault(state.step + 1);
+  inject_fault();
 
   result.stats = statistics_.gather(runtime_.context(), local);
   result.plan = optim::decide(result.stats, state.policy, config_.optim);

@@ -20,13 +20,9 @@ namespace k25::trainer {
 /// Views of a host batch; valid while the batch is unchanged.
 BatchTensors batch_tensors(const data::Batch& batch);
 
-/// Sum over rows of each sequence's nll, in units of 2^-24 nats, added as integers: independent of
-/// order.
-struct LossSum {
-  std::int64_t nll_fixed = 0;
-  bool finite = true;
-};
-LossSum sum_loss(const Tensor& nll_N, std::int64_t sequences, std::int64_t tokens);
+/// Adds each sequence's nll (the sum of its rows); the sequences' order does not matter.
+void add_losses(optim::LocalStats& stats, const Tensor& nll_N, std::int64_t sequences,
+                std::int64_t tokens);
 
 struct StepResult {
   optim::StepPlan plan;
@@ -35,8 +31,9 @@ struct StepResult {
   double data_seconds = 0.0, wait_seconds = 0.0;
 };
 
-/// Throws kUsage when debug.inject names no trained element of the model.
-void require_injectable(const DebugInject& inject, const Model& model);
+/// Throws kUsage when debug.inject names no trained element of the model and no row of the loss
+/// ("loss": the nll of that row of a step's first micro-batch; gradients stay clean).
+void require_injectable(const Config& config, const Model& model);
 
 class Stepper {
  public:
@@ -50,7 +47,7 @@ class Stepper {
  private:
   void accumulate_micro_batch(const StepResult& result, std::int64_t micro_batch,
                               optim::LocalStats& local, double& data_seconds);
-  void inject_fault(std::int64_t step);
+  void inject_fault();
   std::vector<data::SampleRef> draw(TrainState& state) const;
 
   Runtime& runtime_;
@@ -61,6 +58,7 @@ class Stepper {
   const data::Sampler& sampler_;
   optim::Statistics statistics_;
   data::Batch batch_;
+  std::int64_t step_ = 0;  // the one under way, from 1
 };
 
 }  // namespace k25::trainer

@@ -4,34 +4,32 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cmath>
 #include <memory>
 #include <optional>
 
 #include "data/io/atomic_file.h"
 #include "data/io/block_digest.h"
+#include "kernels/core/stopwatch.h"
 #include "parallel/comm/agree.h"
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/files.h"
+#include "trainer/config/places.h"
 #include "trainer/eval/evaluate.h"
 #include "trainer/log/metrics.h"
 #include "trainer/model/model.h"
 #include "trainer/train/adopt.h"
+#include "trainer/train/changes.h"
 #include "trainer/train/load_run.h"
 #include "trainer/train/memory_plan.h"
 #include "trainer/train/progress.h"
+#include "trainer/train/start_checks.h"
 #include "trainer/train/step.h"
 
 namespace k25::trainer {
 namespace {
 
 using parallel::collectively;
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
 // Every rank writes its own shard, so all must see rank 0's directory: its lock tells.
 void require_shared(const std::string& run_dir, const std::string& owner) {
   const std::filesystem::path lock = std::filesystem::absolute(run_dir) / "lock";
@@ -47,18 +45,6 @@ void require_shared(const std::string& run_dir, const std::string& owner) {
            "{} is not the file that rank 0 wrote ({}); run.dir must name one directory on a disk "
            "that all ranks share, best by an absolute path",
            lock.string(), seen.empty() ? "it is empty" : seen));
-}
-
-// A run scatters its files over run.dir: a folder that holds something else is refused.
-void require_run_directory(const std::filesystem::path& folder) {
-  for (const char* mark : {"lock", "config.yaml", "checkpoints"}) {
-    if (std::filesystem::exists(folder / mark)) return;
-  }
-  std::error_code error;
-  if (std::filesystem::is_empty(folder, error) || error) return;
-  fail(ErrorKind::kCheckpoint,
-       "run.dir: '" + folder.string() +
-           "' holds files that are no k25 run; choose a new or an empty folder");
 }
 
 // Everything of one run that lives from start to end, in order of dependence.
@@ -119,14 +105,8 @@ void TrainRun::note(const std::string& text) {
 
 void TrainRun::open_run_directory() {
   const std::string owner = parallel::from_rank0(runtime_.comm(), "run directory", [&] {
-    std::error_code error;
-    std::filesystem::create_directories(config_.run.dir, error);
-    if (error) {
-      fail(ErrorKind::kCheckpoint,
-           "run.dir: cannot create '" + config_.run.dir + "': " + error.message());
-    }
-    require_run_directory(config_.run.dir);
     lock_ = std::make_unique<RunLock>(config_.run.dir);
+    with_file_errors([&] { remove_leftovers(config_.run.dir); });
     return lock_->owner();
   });
   collectively(runtime_.comm(), "run directory", [&] { require_shared(config_.run.dir, owner); });
@@ -157,6 +137,10 @@ void TrainRun::open_data() {
     validation_ =
         std::make_unique<data::ValidationSet>(*corpus_, split_.validation, config_.data.sequence);
   });
+  for (const auto& found :
+       {parsed_.warnings, settings_without_effect(parsed_, describe_data(*corpus_, split_))}) {
+    warnings_.insert(warnings_.end(), found.begin(), found.end());
+  }
 }
 
 void TrainRun::build() {
@@ -164,7 +148,8 @@ void TrainRun::build() {
   parallel::ZeroOptions zero;
   collectively(runtime_.comm(), "plan", [&] {
     model_ = std::make_unique<Model>(config_.model, shape, config_.freeze);
-    require_injectable(config_.inject, *model_);
+    require_injectable(config_, *model_);
+    warn_of_frozen_model(*model_, parsed_, warnings_);
     // The budget moves with the machine's load, so ranks may differ here; they agree below.
     zero = resolve_zero(config_, *model_, host_memory_budget(runtime_.world().local_size()));
   });
@@ -187,17 +172,23 @@ void TrainRun::build() {
   stepper_ = std::make_unique<Stepper>(runtime_, config_, *model_, *store_, *corpus_, *sampler_);
   evaluator_ =
       std::make_unique<Evaluator>(runtime_, config_, *model_, *store_, *corpus_, *validation_);
-  writer_ = std::make_unique<CheckpointWriter>(runtime_.mesh(), *store_, config_.run.dir,
-                                               config_.checkpoint, config_.kill, parsed_.resolved,
-                                               resume_target_, runtime_.allocator());
+  writer_ = std::make_unique<CheckpointWriter>(
+      runtime_.mesh(), *store_, config_.run.dir, lock_.get(), config_.checkpoint, config_.kill,
+      parsed_.resolved, resume_target_, runtime_.allocator());
 }
 
 void TrainRun::start_state() {
   const DataIdentity data = identify_data(config_, *corpus_, split_, *sampler_);
   if (resume_target_) {
+    CheckpointInfo source;
+    collectively(runtime_.comm(), "resume", [&] {
+      source = read_checkpoint_info(*resume_target_);
+      require_same_function(source, config_.model);
+    });
     const TrainState saved =
         load_checkpoint(runtime_.mesh(), *store_, *resume_target_, LoadWhat::kAll);
     state_ = adopt_state(saved, config_, data, resume_target_->string(), warnings_);
+    warn_of_changes(source, parsed_, data, runtime_.fingerprint(), warnings_);
   } else {
     initialize_parameters(*store_, config_.run.seed);
     if (!config_.train.init_from.empty()) {
@@ -212,6 +203,7 @@ void TrainRun::start_state() {
   }
   state_.seed = config_.run.seed;
   state_.slots = config_.reduce.slots;
+  state_.batch = config_.train.batch;
   state_.corpus_digest = data.corpus_digest;
   state_.order_digest = data.order_digest;
   state_.config_digest = data::sha256_hex(parsed_.resolved);
@@ -296,14 +288,16 @@ void TrainRun::record(const StepResult& result, double step_seconds) {
                                               .step_seconds = step_seconds,
                                               .save_seconds = writer_->take_seconds(),
                                               .memory = runtime_.allocator().live()});
-  if (metrics_ != nullptr) metrics_->write(record);
+  if (metrics_ == nullptr) return;
+  lock_->require_held();  // else a long run would write into a directory that is gone
+  metrics_->write(record);
 }
 
 bool TrainRun::one_step(const std::atomic<bool>& save_and_stop) {
   maybe_kill(state_.step + 1);
-  const auto start = Clock::now();
+  const Stopwatch watch;
   const StepResult result = stepper_->run(state_, save_and_stop.load());
-  record(result, seconds_since(start));
+  record(result, watch.seconds());
   check_policy(result);
   writer_->poll();
 
@@ -372,8 +366,10 @@ void TrainRun::run(const std::atomic<bool>& save_and_stop) {
 
 void train(parallel::World& world, const ParsedConfig& parsed,
            const std::atomic<bool>& save_and_stop) {
-  TrainRun run(world, parsed);
-  run.run(save_and_stop);
+  with_places(parsed, [&] {
+    TrainRun run(world, parsed);
+    run.run(save_and_stop);
+  });
 }
 
 }  // namespace k25::trainer

@@ -247,7 +247,9 @@ TEST_F(PrepareTest, ReusesATokenizer) {
   o.tokenizer = put("broken.model", "no model");
   expect_error(ErrorKind::kData, [&] { prepare(o); }, (scratch_ / "broken.model").string());
   o.tokenizer = scratch_ / "missing.model";
-  expect_error(ErrorKind::kData, [&] { prepare(o); }, (scratch_ / "missing.model").string());
+  expect_error(
+      ErrorKind::kUsage, [&] { prepare(o); }, (scratch_ / "missing.model").string(),
+      "no such file");
   EXPECT_FALSE(fs::exists(scratch_ / "third"));
 }
 
@@ -305,12 +307,95 @@ TEST_F(PrepareTest, OutMustBeNewAndItsFolderThere) {
   EXPECT_EQ(scratch_.entries(), 3);
 }
 
-TEST_F(PrepareTest, OutInsideTheFolderAndWithASlash) {
+TEST_F(PrepareTest, OutWithASlash) {
   put("docs/a", sentences(0, 20));
   PrepareOptions o = options();
-  o.out = (scratch_ / "docs/corpus").string() + "/";
+  o.out = (scratch_ / "corpus").string() + "/";
   EXPECT_EQ(prepare(o).documents, 1);
-  EXPECT_TRUE(fs::exists(scratch_ / "docs/corpus/manifest.json"));
+  EXPECT_TRUE(fs::exists(scratch_ / "corpus/manifest.json"));
+}
+
+TEST_F(PrepareTest, OutInsideAFolderOfDocumentsIsRefused) {
+  put("docs/sub/a", sentences(0, 20));
+  put("docs2/b", sentences(20, 40));
+  fs::create_directory_symlink("docs", scratch_ / "link");
+  PrepareOptions o = options();
+  o.folders = {scratch_ / "docs2", scratch_ / "link/"};
+  for (const char* out : {"docs/corpus", "docs/sub/corpus/", "docs/../docs2/corpus", "link/x"}) {
+    o.out = scratch_ / out;
+    expect_error(
+        ErrorKind::kUsage, [&] { prepare(o); }, "--out " + o.out.string() + " lies in the folder",
+        "choose an --out outside");
+  }
+  o.out = scratch_ / "docs2x";  // a neighbour whose name only begins alike
+  EXPECT_EQ(prepare(o).documents, 2);
+}
+
+TEST_F(PrepareTest, TheWorkIsGivenToWhoeverStopsItAndTakenBack) {
+  put("docs/a", sentences(0, 20));
+  PrepareOptions o = options();
+  std::vector<bool> given;
+  o.when_stopped = [&](const std::function<void()>& discard) {
+    given.push_back(static_cast<bool>(discard));
+    if (!discard) return;
+    EXPECT_EQ(scratch_.entries(), 3) << "docs, the lock, the work folder";
+    discard();
+    EXPECT_EQ(scratch_.entries(), 1);
+  };
+  expect_error(ErrorKind::kData, [&] { prepare(o); }, "cannot");
+  EXPECT_EQ(given, (std::vector<bool>{true, false}));
+  expect_nothing_left(1);
+}
+
+TEST_F(PrepareTest, WhatDeadProcessesLeftIsRemovedAndNothingElse) {
+  put("docs/a", sentences(0, 20));
+  put(".corpus.prepare-aB3xyz/corpus/tokens-00000.h5", "half");
+  put(".corpus.prepare-lock", "process 1 on host gone");
+  put(".corpus.prepare-longer1/mine", "x");
+  put(".corpus.prepare-a.b/mine", "x");
+  put(".corpus2.prepare-abcdef/mine", "x");
+  EXPECT_EQ(prepare(options()).documents, 1);
+  EXPECT_FALSE(fs::exists(scratch_ / ".corpus.prepare-aB3xyz"));
+  EXPECT_FALSE(fs::exists(scratch_ / ".corpus.prepare-lock"));
+  EXPECT_EQ(scratch_.entries(), 5) << "docs, corpus, and three that are not ours";
+}
+
+TEST_F(PrepareTest, OneProcessAtATimeMakesACorpus) {
+  put("docs/a", sentences(0, 20));
+  PrepareOptions o = options();
+  int refused = 0;
+  o.when_stopped = [&](const std::function<void()>& discard) {
+    if (!discard) return;
+    put(".corpus.prepare-stale1/x", "x");
+    expect_error(
+        ErrorKind::kData, [&] { prepare(options()); },
+        (scratch_ / "corpus").string() + ": process " + std::to_string(::getpid()) + " on host ",
+        "is preparing it", "choose another --out");
+    EXPECT_TRUE(fs::exists(scratch_ / ".corpus.prepare-stale1")) << "only the owner cleans";
+    PrepareOptions other = options();
+    other.out = scratch_ / "other";
+    EXPECT_EQ(prepare(other).documents, 1);
+    ++refused;
+  };
+  EXPECT_EQ(prepare(o).documents, 1);
+  EXPECT_EQ(refused, 1);
+}
+
+TEST_F(PrepareTest, ADomainThatLosesAllItsDocumentsIsAWarning) {
+  put("one/a", sentences(0, 20));
+  put("two/b", sentences(0, 20));
+  put("two/c", sentences(0, 20));
+  PrepareOptions o = options();
+  o.folders = {scratch_ / "one", scratch_ / "two"};
+  const PrepareReport report = prepare(o);
+  ASSERT_EQ(report.warnings.size(), 1u);
+  EXPECT_EQ(report.warnings[0],
+            "domain 'two' is empty: its documents (2) are all dropped as duplicates of others; "
+            "--keep-duplicates keeps exact ones");
+  EXPECT_EQ(open().corpus.info().domains, (std::vector<std::string>{"one", "two"}));
+  o.out = scratch_ / "again";
+  o.duplicates = Duplicates::kKeep;
+  EXPECT_TRUE(prepare(o).warnings.empty());
 }
 
 /// Files of this process may not grow beyond `bytes`, as on a full disk; undone at the end.

@@ -77,7 +77,7 @@ TEST_F(SourceFilesTest, TwoFoldersWithOneName) {
 TEST_F(SourceFilesTest, FoldersThatAreNone) {
   const fs::path file = put("a", "a");
   expect_error(
-      ErrorKind::kData, [&] { find_source_files({scratch_ / "missing"}); },
+      ErrorKind::kUsage, [&] { find_source_files({scratch_ / "missing"}); },
       (scratch_ / "missing").string() + ": no such folder");
   expect_error(
       ErrorKind::kData, [&] { find_source_files({file}); }, file.string() + ": not a folder");

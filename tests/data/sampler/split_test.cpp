@@ -65,6 +65,9 @@ TEST_F(SplitTest, PatternsThatMatchNothingOrEverything) {
   expect_error(
       ErrorKind::kData, [&] { split_documents(corpus, {{"*"}, 0.0, 7}); }, "no training document",
       "6 of 6");
+  const Split whole = split_documents(corpus, {{"*"}, 0.0, 7}, TrainingSide::kMayBeEmpty);
+  EXPECT_EQ(whole.validation.size(), 6u);
+  EXPECT_TRUE(whole.train.empty());
   const auto twins = make(synthetic_content({{5, 0, 3}, {5, 0, 3}}));
   expect_error(
       ErrorKind::kData, [&] { split_documents(twins, {{"doc-1"}, 0.0, 7}); },

@@ -145,6 +145,7 @@ const std::map<std::string, std::function<void(World&)>>& scenarios() {
       {"data_error", fails_with_data_error},
       {"data_error_unseen", fails_while_others_compute},
       {"leaves_early", leaves_early},
+      {"never_joins", work_on},
       {"too_long", computes_too_long},
       {"calls_differ", calls_differ},
       {"sizes_differ", sizes_differ},
@@ -180,6 +181,11 @@ int run(const std::string& name) {
   pthread_sigmask(SIG_BLOCK, &term, nullptr);
   WorldOptions options;
   options.timeout = seconds(20);
+  if (name == "never_joins") {
+    const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+    if (rank != nullptr && std::string(rank) == "1") return 0;
+    options.timeout = seconds(3);
+  }
   const std::unique_ptr<World> world = World::create(options);
   say_goodbye_on_sigterm(*world);
   int code = 1;
@@ -204,5 +210,10 @@ int run(const std::string& name) {
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
-  return k25::parallel::run(argv[1]);
+  try {
+    return k25::parallel::run(argv[1]);
+  } catch (const k25::Error& e) {  // the world did not come to be
+    std::fprintf(stderr, "error: %s\n", e.what());
+    return e.exit_code();
+  }
 }

@@ -77,6 +77,9 @@ class Faults(unittest.TestCase):
         self.assertIn("rank 1 leaves", job.text)
         self.assertLessEqual(len(job.errors), 1, job.text)
 
+    def test_never_joins(self):
+        self.check(Job("never_joins"), 6, r"MPI did not start within 3 s; another process of this job")
+
     def test_forgets_to_finish(self):
         job = Job("forgets")
         self.assertNotEqual(job.code, 0, job.text)

@@ -7,9 +7,11 @@
 #include <thread>
 
 #include "data/io/atomic_file.h"
+#include "data/io/h5_layout.h"
 #include "tests/trainer/checkpoint/job.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/files.h"
+#include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/step_folder.h"
 
 namespace k25::trainer {
@@ -197,15 +199,97 @@ TEST(Load, AStateThatIsNotTheManifestsIsRefused) {
   save(source, run.path(), 1);
   const fs::path folder = run.path() / "checkpoints" / "step-000001";
   on_rank0([&] {
-    std::string text = data::read_file(folder / "manifest.json", ErrorKind::kCheckpoint);
-    const std::size_t at = text.find("\"master\": \"") + 11;
-    text[at] = text[at] == '0' ? '1' : '0';
-    data::write_text(folder / "manifest.json", text);
+    Manifest manifest = read_manifest(folder);
+    manifest.digests.master[0] = manifest.digests.master[0] == '0' ? '1' : '0';
+    data::write_text(folder / kManifestName, to_json(manifest));
   });
   expect_agreed(
       ErrorKind::kCheckpoint,
       [&] { load_checkpoint(source.mesh, source.store, folder, LoadWhat::kAll); },
       std::string("digest of tensor 'master'"));
+}
+
+// A shard whose bytes agree with the manifest's SHA-256 but whose datasets are not what it needs.
+void rewrite_shard(const fs::path& folder, const std::function<void(data::H5Layout&)>& change) {
+  on_rank0([&] {
+    Manifest manifest = read_manifest(folder);
+    const fs::path path = folder / manifest.files[0].name;
+    data::H5Layout layout = data::read_h5_layout(path, ErrorKind::kCheckpoint);
+    change(layout);
+    fs::remove(path);
+    data::H5Writer file(path, layout, ErrorKind::kCheckpoint);
+    manifest.files[0].digest = file.finish();
+    data::write_text(folder / kManifestName, to_json(manifest));
+  });
+}
+
+TEST(Load, DatasetsThatAreNotTheManifestsAreNamedWithTheirFile) {
+  const std::string name = "/units/embedding/master";
+  const std::pair<std::function<void(data::H5Layout&)>, std::string> cases[] = {
+      {[&](data::H5Layout& l) { l.erase(name); }, "is missing"},
+      {[&](data::H5Layout& l) { l.at(name).type = data::H5Type::kF64; }, "expected"},
+      {[&](data::H5Layout& l) { l.at(name).type = data::H5Type::kI32; }, "expected"},
+      {[&](data::H5Layout& l) { --l.at(name).shape[0]; }, "bytes, the manifest says"},
+      {[&](data::H5Layout& l) { ++l.at(name).shape[0]; }, "bytes, the manifest says"}};
+  for (const auto& [change, words] : cases) {
+    const SharedFolder run;
+    Job source({.replicate = 1, .shard = test_world().size()});
+    save(source, run.path(), 1);
+    const fs::path folder = run.path() / "checkpoints" / "step-000001";
+    rewrite_shard(folder, change);
+    const std::string file = (folder / "rank-00000.h5").string();
+    expect_agreed(
+        ErrorKind::kCheckpoint,
+        [&] { load_checkpoint(source.mesh, source.store, folder, LoadWhat::kAll); }, file, name,
+        words);
+    expect_agreed(
+        ErrorKind::kCheckpoint, [&] { verify_together(test_world().comm(), folder); }, file, name,
+        words);
+    on_rank0([&] {
+      data::expect_error(
+          ErrorKind::kCheckpoint, [&] { verify_checkpoint(folder); }, file, name, words);
+      data::expect_error(
+          ErrorKind::kCheckpoint, [&] { state_digest_of_files(folder); }, file, name, words);
+    });
+  }
+}
+
+// Whatever checkpoint.on_error says, and nothing comes into what stands there now.
+TEST(Checkpoint, ARunDirectoryThatWasReplacedIsNotWrittenInto) {
+  for (const auto on_error : {OnCheckpointError::kStop, OnCheckpointError::kWarn}) {
+    for (const bool while_writing : {false, true}) {
+      const SharedFolder root;
+      const fs::path run = root.path() / "run";
+      std::unique_ptr<RunLock> lock;
+      on_rank0([&] { lock = std::make_unique<RunLock>(run); });
+      Job job(meshes().front());
+      job.fill();
+      CheckpointConfig config;
+      config.on_error = on_error;
+      const auto writer = job.writer(run, config, lock.get());
+      if (while_writing) writer->save(state_at(1));
+      on_rank0([&] {
+        fs::rename(run, root.path() / "moved");
+        fs::create_directories(run);
+        data::write_text(run / "lock", "another run");
+      });
+      const auto action = [&] {
+        if (while_writing) {
+          writer->finish();
+        } else {
+          writer->save(state_at(1));
+        }
+      };
+      expect_agreed(ErrorKind::kCheckpoint, action, (run / "lock").string(),
+                    std::string("replaced"));
+      writer->finish();
+      EXPECT_EQ(writer->saved_step(), -1);
+      on_rank0([&] {
+        EXPECT_EQ(std::distance(fs::directory_iterator(run), {}), 1);
+        EXPECT_EQ(data::read_file(run / "lock", ErrorKind::kCheckpoint), "another run");
+      });
+    }
+  }
 }
 
 }  // namespace

@@ -98,6 +98,50 @@ TEST(Retention, UnfinishedFoldersGo) {
   EXPECT_EQ(names, (std::set<std::string>{"step-000001", "step-000004.set-aside-1"}));
 }
 
+TEST(Leftovers, OfAKilledRunGoAndAUsersFilesStay) {
+  const ScratchFolder run;
+  make_steps(run.path(), {1});
+  const fs::path checkpoints = run / "checkpoints";
+  const std::vector<fs::path> ours = {run / ".latest.partial-0123456789abcdef",
+                                      run / ".best.partial-ffffffffffffffff",
+                                      run / ".config.yaml.partial-00000000deadbeef",
+                                      run / ".metrics.jsonl.partial-0000000000000000",
+                                      checkpoints / "step-000002.tmp" / "rank-00000.h5",
+                                      checkpoints / "step-2.removed.tmp" / "manifest.json",
+                                      checkpoints / "step-000003.replaced.tmp" / "x"};
+  const std::vector<fs::path> not_ours = {run / ".latest.partial-mine",
+                                          run / ".latest.partial-0123456789ABCDEF",
+                                          run / ".latest.partial-0123456789abcdef0",
+                                          run / ".notes.partial-0123456789abcdef",
+                                          run / "latest.partial-0123456789abcdef",
+                                          run / "step-000002.tmp",
+                                          checkpoints / "notes.tmp",
+                                          checkpoints / "step-.tmp",
+                                          checkpoints / "step-000002.mine.tmp",
+                                          checkpoints / "step-000002.tmp.mine" / "x",
+                                          checkpoints / "step-000001" / "a.tmp",
+                                          checkpoints / "step-000001.set-aside-1" / "x"};
+  for (const auto& list : {ours, not_ours}) {
+    for (const fs::path& path : list) {
+      fs::create_directories(path.parent_path());
+      write_text(path, "x");
+    }
+  }
+  fs::create_directories(run / ".best.partial-0123456789abcdef");  // k25 writes no such folder
+  remove_leftovers(run.path());
+  for (const fs::path& path : ours) EXPECT_FALSE(fs::exists(path)) << path;
+  for (const fs::path& path : not_ours) EXPECT_TRUE(fs::exists(path)) << path;
+  EXPECT_TRUE(fs::exists(run / ".best.partial-0123456789abcdef"));
+  EXPECT_EQ(steps_in(run.path()), Steps{1});
+  EXPECT_FALSE(fs::exists(checkpoints / "step-000002.tmp"));
+}
+
+TEST(Leftovers, AFreshRunHasNone) {
+  const ScratchFolder run;
+  remove_leftovers(run.path());
+  EXPECT_TRUE(fs::is_empty(run.path()));
+}
+
 TEST(MoveIntoPlace, ReplacesWhatStandsThere) {
   const ScratchFolder run;
   make_steps(run.path(), {7});
@@ -154,6 +198,83 @@ TEST(RunLock, OfADeadProcessDoesNotBind) {
   ASSERT_EQ(status, 0);
   EXPECT_TRUE(fs::exists(run / "lock"));
   const RunLock lock(run.path());
+}
+
+TEST(RunLock, ADirectoryThatIsNoLongerTheLockedOneIsNoticed) {
+  const auto lost = [](const auto& change, const char* how) {
+    const ScratchFolder root;
+    const fs::path run = root / "run";
+    const RunLock lock(run);
+    lock.require_held();
+    change(run);
+    expect_error(
+        ErrorKind::kCheckpoint, [&] { lock.require_held(); }, (run / "lock").string(), how,
+        lock.owner(), "--resume auto");
+  };
+  lost([](const fs::path& run) { fs::rename(run, run.string() + "2"); }, "is gone");
+  lost([](const fs::path& run) { fs::remove_all(run); }, "is gone");
+  lost([](const fs::path& run) { fs::remove(run / "lock"); }, "is gone");
+  lost(
+      [](const fs::path& run) {
+        fs::rename(run, run.string() + "2");
+        fs::create_directories(run);
+        write_text(run / "lock", "another run");
+      },
+      "is another file");
+}
+
+TEST(RunLock, AMovedDirectoryThatALinkLeadsToIsHeld) {
+  const ScratchFolder root;
+  const RunLock lock(root / "run");
+  fs::rename(root / "run", root / "moved");
+  fs::create_directory_symlink(root / "moved", root / "run");
+  lock.require_held();
+}
+
+TEST(RunLock, WhatItMadeGoesWithItUnlessSomethingCameIn) {
+  const ScratchFolder root;
+  {
+    const RunLock lock(root / "a" / "b" / "run");
+  }
+  EXPECT_TRUE(fs::is_empty(root.path()));
+  fs::create_directories(root / "mine");
+  {
+    const RunLock lock(root / "mine");
+  }
+  EXPECT_TRUE(fs::is_empty(root / "mine"));
+  {
+    const RunLock lock(root / "a" / "run");
+    write_text(root / "a" / "run" / "config.yaml", "x");
+  }
+  EXPECT_TRUE(fs::exists(root / "a" / "run" / "lock"));
+  fs::remove(root / "a" / "run" / "config.yaml");
+  {
+    const RunLock lock(root / "a" / "run");
+  }  // the lock of an earlier run
+  EXPECT_TRUE(fs::exists(root / "a" / "run" / "lock"));
+}
+
+TEST(RunLock, WhatStandsInThePlaceOfALostDirectoryIsNotRemoved) {
+  const ScratchFolder root;
+  {
+    const RunLock lock(root / "run");
+    fs::rename(root / "run", root / "moved");
+    fs::create_directories(root / "run");
+  }
+  EXPECT_TRUE(fs::exists(root / "run"));
+  EXPECT_TRUE(fs::exists(root / "moved" / "lock"));
+}
+
+TEST(RunLock, AFolderOfSomethingElseIsRefusedAndLeftAlone) {
+  const ScratchFolder root;
+  write_text(root / "thesis.tex", "x");
+  expect_error(
+      ErrorKind::kCheckpoint, [&] { RunLock lock(root.path()); }, "no k25 run",
+      root.path().string());
+  EXPECT_EQ(std::distance(fs::directory_iterator(root.path()), {}), 1);
+  expect_error(
+      ErrorKind::kCheckpoint, [&] { RunLock lock(root / "thesis.tex" / "run"); }, "run.dir",
+      "cannot create");
 }
 
 TEST(RunLock, WhatCannotBeOpenedIsNamed) {

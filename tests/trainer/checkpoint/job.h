@@ -90,9 +90,10 @@ struct Job {
            0.03125F * static_cast<float>(u);
   }
 
-  std::unique_ptr<CheckpointWriter> writer(const fs::path& run, CheckpointConfig config = {}) {
-    return std::make_unique<CheckpointWriter>(mesh, store, run, config, DebugKill{}, "config text",
-                                              std::nullopt, allocator);
+  std::unique_ptr<CheckpointWriter> writer(const fs::path& run, CheckpointConfig config = {},
+                                           const RunLock* lock = nullptr) {
+    return std::make_unique<CheckpointWriter>(mesh, store, run, lock, config, DebugKill{},
+                                              "config text", std::nullopt, allocator);
   }
 
   HostAllocator allocator;

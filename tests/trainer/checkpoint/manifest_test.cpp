@@ -33,6 +33,7 @@ Manifest example() {
   m.state.config_digest = "d";
   m.state.init_digest = "i";
   m.state.slots = 12;
+  m.state.batch = 24;
   m.state.fingerprint = "cpu=\"v3\"\n";
   m.config = "run: {dir: \"\xc3\xa4\"}\n";
   m.units = {{.name = "layers.0",
@@ -42,6 +43,13 @@ Manifest example() {
   m.files = {{"rank-00000.h5", {100, {"aa"}}}, {"rank-00001.h5", {90, {"bb"}}}};
   m.digests = {"x", "y", "z"};
   return m;
+}
+
+// With the digest of what it now says, as if it had been written so.
+std::string signed_again(Json j) {
+  j.erase("sha256");
+  j["sha256"] = data::sha256_hex(j.dump());
+  return j.dump();
 }
 
 TEST(Manifest, RoundTripKeepsEveryBit) {
@@ -80,14 +88,84 @@ TEST(Manifest, EveryMissingKeyIsDamage) {
   for (const auto& [key, value] : whole.items()) {
     Json without = whole;
     without.erase(key);
-    write_text(folder / kManifestName, without.dump());
+    write_text(folder / kManifestName, key == "sha256" ? without.dump() : signed_again(without));
     expect_error(ErrorKind::kCheckpoint, [&] { read_manifest(folder.path()); }, "damaged", key);
   }
   for (const auto& [key, value] : whole["state"].items()) {
     Json without = whole;
     without["state"].erase(key);
-    write_text(folder / kManifestName, without.dump());
+    write_text(folder / kManifestName, signed_again(without));
     expect_error(ErrorKind::kCheckpoint, [&] { read_manifest(folder.path()); }, "damaged", key);
+  }
+}
+
+// Every leaf: a number one higher, a text one character longer.
+void change_leaf(Json& leaf) {
+  if (leaf.is_number_float()) {
+    leaf = leaf.get<double>() + 1.0;
+  } else if (leaf.is_number()) {
+    leaf = leaf.get<std::int64_t>() + 1;
+  } else {
+    leaf = leaf.get<std::string>() + "x";
+  }
+}
+
+TEST(Manifest, EveryChangedValueIsFound) {
+  const ScratchFolder folder;
+  const Json whole = Json::parse(to_json(example()));
+  const Json leaves = whole.flatten();
+  int changed = 0;
+  for (const auto& [place, value] : leaves.items()) {
+    if (place == "/format" || place == "/version" || value.is_null() || value.is_structured()) {
+      continue;
+    }
+    Json other = whole;
+    change_leaf(other[Json::json_pointer(place)]);
+    write_text(folder / kManifestName, other.dump());
+    expect_error(
+        ErrorKind::kCheckpoint, [&] { read_manifest(folder.path()); }, kManifestName, "SHA-256",
+        "changed after it was written");
+    ++changed;
+  }
+  EXPECT_GT(changed, 40);
+}
+
+TEST(Manifest, TheDigestIsOfTheContentAndNotOfItsSpacesAndOrder) {
+  const ScratchFolder folder;
+  const Json whole = Json::parse(to_json(example()));
+  EXPECT_EQ(whole.at("sha256"), Json::parse(signed_again(whole)).at("sha256"));
+  write_text(folder / kManifestName, whole.dump(7));
+  EXPECT_EQ(read_manifest(folder.path()).state, example().state);
+}
+
+TEST(Manifest, WithoutItsDigestItIsRefusedWithTheMend) {
+  const ScratchFolder folder;
+  Json old = Json::parse(to_json(example()));
+  old.erase("sha256");
+  write_text(folder / kManifestName, old.dump());
+  expect_error(
+      ErrorKind::kCheckpoint, [&] { read_manifest(folder.path()); }, "'sha256'", "older k25",
+      "--resume none");
+}
+
+TEST(Manifest, AFolderNamedForAStepHoldsThatStep) {
+  const ScratchFolder root;
+  Manifest m = example();
+  m.state.step = 120;
+  const auto read_as = [&](const std::string& name) {
+    std::filesystem::create_directories(root / name);
+    write_text(root / name / kManifestName, to_json(m));
+    return read_manifest(root / name).state.step;
+  };
+  for (const char* name : {"step-000120", "step-120", "step-000120.set-aside-1", "final", "step-",
+                           "step-by-step", "step-000121b"}) {
+    EXPECT_EQ(read_as(name), 120) << name;
+  }
+  EXPECT_EQ(read_manifest(root / "step-000120" / "").state.step, 120);
+  for (const char* name : {"step-000121", "step-0", "step-1200", "step-000012.set-aside-1",
+                           "step-99999999999999999999"}) {
+    expect_error(
+        ErrorKind::kCheckpoint, [&] { read_as(name); }, name, "says step 120", "step-000120");
   }
 }
 

@@ -71,8 +71,13 @@ TEST_F(Resume, AStepSetsLaterOnesAside) {
     EXPECT_EQ(read_pointer(run_.path(), "best"), "");
   });
   expect_agreed(ErrorKind::kCheckpoint, [&] { find("step:3"); }, std::string("steps there: 1, 2"));
-  for (const char* text : {"step:", "step:x", "step:0"}) {
-    expect_agreed(ErrorKind::kCheckpoint, [&] { find(text); }, std::string(text));
+  for (const char* text : {"step:0", "step:99999999999999999999"}) {
+    expect_agreed(
+        ErrorKind::kCheckpoint, [&] { find(text); }, std::string(text), std::string("no such"));
+  }
+  for (const char* text : {"step:", "step:x", "step:-1", "step:2 ", "step:2x"}) {
+    expect_agreed(
+        ErrorKind::kUsage, [&] { find(text); }, std::string(text), std::string("is not a number"));
   }
 }
 

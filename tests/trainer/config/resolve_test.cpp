@@ -97,7 +97,12 @@ TEST(Mesh, must_multiply_to_the_ranks) {
   EXPECT_EQ(parse(kGoodConfig, {"mesh.replicate=2"}, 4).config.mesh.shard, 2);
   expect_problem(only_problem(kGoodConfig, {"mesh.replicate=3"}, 4), "--set mesh.replicate=3",
                  {"replicate 3 x shard auto x expert 1 x context 1 must equal the 4 ranks"});
-  EXPECT_NE(only_problem(kGoodConfig, {"mesh.shard=3"}, 4).find("shard 3"), std::string::npos);
+  expect_problem(only_problem(kGoodConfig, {"mesh.shard=3"}, 4), "--set mesh.shard=3",
+                 {"mesh.shard: replicate 1 x shard 3 x expert 1"});
+  expect_problem(only_problem(kGoodConfig, {"mesh={replicate: 2, shard: 3}"}, 4),
+                 "--set mesh={replicate: 2, shard: 3}", {"mesh.replicate: replicate 2 x shard 3"});
+  expect_problem(only_problem(edited("optim:", "mesh: {replicate: 1, shard: 3}\noptim:"), {}, 4),
+                 "cfg.yaml:16:29", {"mesh.shard: "});
   EXPECT_NE(only_problem(kGoodConfig, {"mesh.expert=2"}, 4).find("mesh.expert"), std::string::npos);
 }
 
@@ -112,9 +117,8 @@ TEST(Slots, are_a_multiple_of_the_ranks_and_divide_the_micro_batches) {
 }
 
 TEST(Rest, keys_that_need_or_exclude_each_other) {
-  EXPECT_NE(
-      only_problem(kGoodConfig, {"debug.inject.step=2"}).find("debug.inject.tensor: is needed"),
-      std::string::npos);
+  expect_problem(only_problem(kGoodConfig, {"debug.inject.step=2"}), "--set debug.inject.step=2",
+                 {"debug.inject.tensor: is needed when debug.inject.step is set (here 2)"});
   EXPECT_NE(
       only_problem(kGoodConfig, {"data.validation.fraction=0.1", "data.validation.documents=[a]"})
           .find("not both"),
@@ -125,6 +129,15 @@ TEST(Rest, keys_that_need_or_exclude_each_other) {
   EXPECT_EQ(
       parse(kGoodConfig, {"optim.schedule.kind=wsd", "train.steps=5"}).config.optim.schedule.decay,
       1);
+}
+
+TEST(Rest, a_default_that_does_not_fit_is_told_at_the_key_that_was_given) {
+  expect_problem(only_problem(edited("heads: 4", "heads: 64")), "cfg.yaml:6:10",
+                 {"model.head_dim: 1 is odd"});
+  expect_problem(only_problem(with_train("micro_batch: 4")), "cfg.yaml:12:33",
+                 {"train.batch: give two of"});
+  expect_problem(only_problem(with_train("micro_batch: 16777216, accumulation: 16777216")),
+                 "cfg.yaml:12:33", {"train.micro_batch: ", "beyond the limit"});
 }
 
 TEST(Rest, what_is_not_built_is_refused) {

@@ -40,7 +40,7 @@ TEST(Strict, all_problems_are_listed_at_once) {
 TEST(Strict, a_map_inside_a_list_is_no_way_to_hide_a_key) {
   expect_problem(
       only_problem(edited("  lr: 2.0e-5\n", "  lr: 2.0e-5\n  freeze: [{weight_deacy: 1}]\n")),
-      "cfg.yaml:18:11", {"optim.freeze", "a list of texts"});
+      "cfg.yaml:18:12", {"optim.freeze", "a list of texts"});
   expect_problem(
       only_problem(edited("optim:\n  lr: 2.0e-5\n", "optim:\n  - lr: 2.0e-5\n")).substr(0, 60),
       "cfg.yaml:17:3", {"'optim' must be a map of keys, got a list"});
@@ -117,7 +117,24 @@ TEST(Strict, the_top_must_be_a_map) {
 TEST(Strict, broken_yaml_names_its_place) {
   expect_problem(only_problem(edited("lr: 2.0e-5\n", "betas: [0.9, 0.95\n")), "cfg.yaml:17:1",
                  {"end of sequence flow not found"});
-  EXPECT_NE(only_problem(std::string(100000, '[')).find("cfg.yaml:1:"), std::string::npos);
+}
+
+TEST(Strict, deep_nesting_names_its_place_and_the_limit) {
+  const std::string lists = std::string(100, '[') + std::string(100, ']');
+  expect_problem(only_problem("run: " + lists), "cfg.yaml:1:21", {"nested deeper than 16 levels"});
+  const std::string open = only_problem(std::string(100000, '['));
+  EXPECT_EQ(open.rfind("cfg.yaml:1:", 0), 0u) << open;
+  EXPECT_NE(open.find("nested deeper than 16 levels"), std::string::npos) << open;
+  std::string maps, block;
+  for (int i = 0; i < 2000; ++i) maps += "{a: ";
+  for (int i = 0; i < 40; ++i) block += std::string(static_cast<std::size_t>(i), ' ') + "k:\n";
+  expect_problem(only_problem("run: " + maps), "cfg.yaml:1:66", {"nested deeper than 16 levels"});
+  expect_problem(only_problem(block), "cfg.yaml:17:17", {"nested deeper than 16 levels"});
+  expect_problem(
+      only_problem(kGoodConfig,
+                   {"optim.freeze=" + std::string(20, '[') + "a" + std::string(20, ']')}),
+      "--set optim.freeze=" + std::string(20, '[') + "a" + std::string(20, ']') + ":1:17",
+      {"nested deeper than 16 levels"});
 }
 
 TEST(Strict, an_unclosed_quote_does_not_swallow_the_rest) {

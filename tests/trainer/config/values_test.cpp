@@ -95,8 +95,8 @@ TEST(Values, messages_name_place_key_type_and_text) {
                  {"optim.lr", "a number", "'.nan'"});
   expect_problem(problem("steps: 20", "steps: \"20\""), "cfg.yaml:13:10", {"the quoted text '20'"});
   expect_problem(problem("steps: 20", "steps:"), "cfg.yaml:13:3", {"train.steps", "got nothing"});
-  expect_problem(problem("steps: 20", "steps: [20]"), "cfg.yaml:13:10", {"got a list"});
-  expect_problem(problem("steps: 20", "steps: {a: 1}"), "cfg.yaml:13:10", {"got a map"});
+  expect_problem(problem("steps: 20", "steps: [20]"), "cfg.yaml:13:10", {"got a list [20]"});
+  expect_problem(problem("steps: 20", "steps: {a: 1}"), "cfg.yaml:13:10", {"got a map {a: 1}"});
   expect_problem(problem("dir: runs/a", "dir: \"\""), "cfg.yaml:2:8", {"run.dir", "expected text"});
   EXPECT_EQ(parse(edited("steps: 20", "steps: 1e6")).config.train.steps, 1000000);
   EXPECT_EQ(parse(edited("steps: 20", "steps: 3e9")).config.train.steps, 3000000000);
@@ -133,8 +133,9 @@ TEST(Values, lists) {
   EXPECT_EQ(parse(with_betas("[0.9, 0.95]")).config.optim.beta2, 0.95);
   for (const char* bad : {"0.9", "[0.9]", "[0.9, 0.95, 0.99]", "[0.9, 1.0]", "[-0.1, 0.9]",
                           "[a, b]", "[0.9, .nan]"}) {
-    expect_problem(only_problem(with_betas(bad)), "cfg.yaml:18:10",
-                   {"optim.betas", "two numbers in [0, 1)"});
+    const std::string problem = only_problem(with_betas(bad));
+    EXPECT_EQ(problem.rfind("cfg.yaml:18:1", 0), 0u) << problem;
+    EXPECT_NE(problem.find("optim.betas: expected two numbers in [0, 1)"), std::string::npos);
   }
   const auto with_weights = [](const std::string& w) {
     return edited("sequence: 128", "sequence: 128\n  mixture: {weights: " + w + "}");
@@ -147,7 +148,41 @@ TEST(Values, lists) {
         << bad;
   }
   expect_problem(only_problem(edited("vocab: 512", "vocab: 512\n  pattern: [gqa/moe]")),
-                 "cfg.yaml:9:12", {"model.pattern", "MIXER/FEED-FORWARD", "gqa", "swiglu"});
+                 "cfg.yaml:9:13", {"model.pattern", "MIXER/FEED-FORWARD", "gqa", "swiglu"});
+}
+
+TEST(Values, the_bad_element_is_named_where_it_stands) {
+  const auto with = [](const std::string& line) {
+    return edited("vocab: 512", "vocab: 512" + line);
+  };
+  expect_problem(only_problem(with("\n  pattern: [gqa/swiglu, gqa/swiglu, gqa/moe]")),
+                 "cfg.yaml:9:37",
+                 {"got a list [gqa/swiglu, gqa/swiglu, gqa/moe]; model.pattern[2] is 'gqa/moe'"});
+  expect_problem(only_problem(with("\n  pattern:\n  - gqa/swiglu\n  - {a: [1, b]}")),
+                 "cfg.yaml:11:5", {"; model.pattern[1] is a map {a: [1, b]}"});
+  expect_problem(only_problem(edited("lr: 2.0e-5", "lr: 1\n  betas: [0.9, 1.5]")), "cfg.yaml:18:16",
+                 {"got a list [0.9, 1.5]; optim.betas[1] is '1.5'"});
+  expect_problem(
+      only_problem(edited("sequence: 128", "sequence: 128\n  mixture: {weights: {a: 1, law: -1}}")),
+      "cfg.yaml:12:34", {"got a map {a: 1, law: -1}; data.mixture.weights.law is '-1'"});
+  expect_problem(only_problem(kGoodConfig, {"optim.freeze=[a, [b]]"}),
+                 "--set optim.freeze=[a, [b]]",
+                 {"optim.freeze: expected a list of texts", "; optim.freeze[1] is a list [b]"});
+  const std::string nothing = only_problem(with("\n  pattern: []"));
+  expect_problem(nothing, "cfg.yaml:9:12", {"got a list []"});
+  EXPECT_EQ(nothing.find("model.pattern["), std::string::npos) << nothing;
+}
+
+TEST(Values, a_long_value_is_shortened) {
+  const std::string problem = only_problem(
+      edited("steps: 20", "steps: [" + std::string(500, 'x') + ", " + std::string(500, 'y') + "]"));
+  EXPECT_LT(problem.size(), 200u) << problem;
+  EXPECT_NE(problem.find("got a list [xxxx"), std::string::npos) << problem;
+  EXPECT_NE(problem.find("xxx..."), std::string::npos) << problem;
+  std::string umlauts;
+  for (int i = 0; i < 100; ++i) umlauts += "\xc3\xa4";
+  const std::string cut = only_problem(edited("steps: 20", "steps: x" + umlauts));
+  EXPECT_NE(cut.find("\xc3\xa4...'"), std::string::npos) << "no half character: " << cut;
 }
 
 TEST(Values, numbers_print_as_they_read) {

@@ -49,7 +49,8 @@ TEST(UnigramBaseline, is_counted_over_targets_only) {
   EXPECT_EQ(baseline.tokens, 2);
   EXPECT_NEAR(baseline.entropy, std::log(2.0), 1e-12);
   // Add-one counts of the training targets: 0 -> 2, 1 -> 1, 2 -> 3, 3 -> 1, of 7.
-  EXPECT_NEAR(baseline.cross_entropy, -0.5 * (std::log(3.0 / 7) + std::log(2.0 / 7)), 1e-12);
+  EXPECT_NEAR(baseline.cross_entropy.value(), -0.5 * (std::log(3.0 / 7) + std::log(2.0 / 7)),
+              1e-12);
 }
 
 TEST(UnigramBaseline, of_nothing_is_0) {
@@ -60,6 +61,16 @@ TEST(UnigramBaseline, of_nothing_is_0) {
   EXPECT_EQ(baseline.tokens, 0);
   EXPECT_EQ(baseline.entropy, 0.0);
   EXPECT_EQ(baseline.cross_entropy, 0.0);
+}
+
+TEST(UnigramBaseline, without_training_documents_has_no_cross_entropy) {
+  const data::ScratchFolder folder;
+  const data::Corpus corpus = corpus_of(folder, {{{1, 2, 0}, {1, 1, 1}}}, 4);
+  const UnigramBaseline baseline =
+      unigram_baseline(corpus, {.train = {}, .validation = {0}, .moved = 0});
+  EXPECT_EQ(baseline.tokens, 2);
+  EXPECT_NEAR(baseline.entropy, std::log(2.0), 1e-12);
+  EXPECT_FALSE(baseline.cross_entropy.has_value());
 }
 
 }  // namespace

@@ -96,7 +96,8 @@ TEST_P(ModelGolden, LossAndAllGradients) {
   const data::Batch batch = golden_batch();
   store.begin_step();
   const Model::Output output = model.forward(context, store, batch_tensors(batch));
-  const LossSum loss = sum_loss(output.nll_N, kB, kT);
+  optim::LocalStats loss;
+  add_losses(loss, output.nll_N, kB, kT);
   model.backward(context, store, batch_tensors(batch));
   store.end_micro_batch();
   store.finish_gradients();

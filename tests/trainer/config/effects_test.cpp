@@ -1,0 +1,130 @@
+// Settings that change nothing, and the places of errors that show only after parsing.
+#include "trainer/config/effects.h"
+
+#include "parallel/comm/agree.h"
+#include "tests/trainer/config/config_text.h"
+#include "trainer/config/places.h"
+
+namespace k25::trainer {
+namespace {
+
+using Lines = std::vector<std::string>;
+
+Lines warnings(const Lines& overrides, std::int64_t ranks = 1) {
+  return parse(kGoodConfig, overrides, ranks).warnings;
+}
+
+TEST(Effects, a_plain_config_has_none) {
+  EXPECT_EQ(warnings({}), Lines{});
+  EXPECT_EQ(parse(parse(kGoodConfig).resolved).warnings, Lines{}) << "defaults written out";
+}
+
+TEST(Effects, each_names_key_value_reason_and_place) {
+  EXPECT_EQ(parse(edited("lr: 2.0e-5", "lr: 0")).warnings,
+            Lines{"optim.lr 0: has no effect because every update is multiplied by 0: no "
+                  "parameter will change (cfg.yaml:17:7)"});
+  EXPECT_EQ(warnings({"optim.schedule.warmup=21"}),
+            Lines{"optim.schedule.warmup 21: is longer than the run of 20 steps, so the peak "
+                  "learning rate is never reached (--set optim.schedule.warmup=21)"});
+  EXPECT_EQ(warnings({"optim.schedule={kind: wsd, decay: 21}"}),
+            Lines{"optim.schedule.decay 21: is longer than the 20 steps after warm-up, so the "
+                  "decay begins right behind it (--set optim.schedule={kind: wsd, decay: 21})"});
+  EXPECT_EQ(warnings({"debug.kill={rank: 2, step: 3}"}, 2),
+            Lines{"debug.kill.rank 2: has no effect because the ranks of this run are 0 to 1 "
+                  "(--set debug.kill={rank: 2, step: 3})"});
+}
+
+TEST(Effects, every_rule_warns_once_and_not_one_step_before) {
+  struct Row {
+    Lines overrides;
+    std::string key;  // "" for none
+  };
+  const std::vector<Row> rows = {
+      {{"optim.schedule.warmup=20"}, ""},
+      {{"optim.schedule={kind: wsd, decay: 15, warmup: 5}"}, ""},
+      {{"optim.schedule={kind: wsd, decay: 16, warmup: 5}"}, "optim.schedule.decay"},
+      {{"optim.schedule.decay=5"}, "optim.schedule.decay"},
+      {{"optim.schedule={kind: cosine, decay: 5}"}, "optim.schedule.decay"},
+      {{"optim.schedule.min_ratio=0.5"}, "optim.schedule.min_ratio"},
+      {{"optim.schedule={kind: cosine, min_ratio: 0.5}"}, ""},
+      {{"zero.reduce_after=step"}, "zero.reduce_after"},
+      {{"zero.reduce_after=step", "reduce.mode=library"}, ""},
+      {{"numeric={on_nan: stop, max_consecutive_skips: 3}"}, "numeric.max_consecutive_skips"},
+      {{"numeric.max_consecutive_skips=3"}, ""},
+      {{"checkpoint.every=21"}, "checkpoint.every"},
+      {{"checkpoint.every=20"}, ""},
+      {{"eval.every=21"}, "eval.every"},
+      {{"debug.inject={step: 21, tensor: embedding}"}, "debug.inject.step"},
+      {{"debug.inject={step: 0, tensor: embedding}"}, ""},
+      {{"debug.inject.tensor=embedding"}, "debug.inject.tensor"},
+      {{"debug.kill.step=3"}, "debug.kill.step"},
+      {{"debug.kill={rank: 0, step: 21}"}, "debug.kill.step"},
+      {{"debug.kill.rank=0"}, "debug.kill.rank"},
+      {{"debug.kill={rank: 0, step: 20}"}, ""}};
+  for (const Row& row : rows) {
+    const Lines found = warnings(row.overrides);
+    ASSERT_EQ(found.size(), row.key.empty() ? 0u : 1u)
+        << row.overrides[0] << ::testing::PrintToString(found);
+    if (!row.key.empty()) {
+      EXPECT_EQ(found[0].rfind(row.key + " ", 0), 0u) << found[0];
+    }
+  }
+}
+
+TEST(Effects, of_the_corpus) {
+  const ParsedConfig parsed = parse(kGoodConfig, {"eval.batches=2"});
+  EXPECT_EQ(settings_without_effect(parsed, {.tokens = 128, .validation_tokens = 1}), Lines{});
+  EXPECT_EQ(settings_without_effect(
+                parsed, {.tokens = 127, .validation_tokens = 0, .domains_without_training = {"a"}}),
+            (Lines{"data.sequence 128: is longer than the whole corpus of 127 tokens, so the rest "
+                   "of every sample is padding (cfg.yaml:11:13)",
+                   "eval.batches 2: has no effect because there is no validation data (--set "
+                   "eval.batches=2)",
+                   "data.train corpus/manifest.json: domain 'a' has no training documents, so "
+                   "nothing is drawn from it (cfg.yaml:10:10)"}));
+}
+
+const char* const kLists = "optim:\n  lr: 2.0e-5\n  freeze:\n    - embedding\n    - lyers.*\n";
+
+TEST(Places, of_keys_elements_and_sections) {
+  const ParsedConfig parsed =
+      parse(edited("optim:\n  lr: 2.0e-5\n", kLists),
+            {"data.validation.documents=[a*]", "data.mixture.weights={law: 1, lwa: 2}"});
+  EXPECT_EQ(with_place(parsed, "optim.freeze: 'lyers.*' matches no parameter"),
+            "cfg.yaml:20:7: optim.freeze: 'lyers.*' matches no parameter");
+  EXPECT_EQ(with_place(parsed, "optim.freeze: 'lyers.*' is none (such as 'embedding')"),
+            "cfg.yaml:20:7: optim.freeze: 'lyers.*' is none (such as 'embedding')");
+  EXPECT_EQ(with_place(parsed, "optim.freeze: all match"),
+            "cfg.yaml:19:5: optim.freeze: all match");
+  EXPECT_EQ(with_place(parsed, "data.mixture.weights: unknown domain 'lwa'"),
+            "--set data.mixture.weights={law: 1, lwa: 2}: data.mixture.weights: unknown domain "
+            "'lwa'");
+  EXPECT_EQ(with_place(parsed, "data.validation: nothing is left"),
+            "--set data.validation.documents=[a*]: data.validation: nothing is left");
+  EXPECT_EQ(with_place(parsed, "run.dir: cannot create"), "cfg.yaml:2:8: run.dir: cannot create");
+  EXPECT_EQ(with_place(parsed, "x: 300 tokens, model.vocab is 299; set model.vocab"),
+            "x: 300 tokens, model.vocab is 299; set model.vocab (model.vocab: cfg.yaml:8:10)");
+  EXPECT_EQ(with_place(parsed, "raise comm.timeout_s"), "raise comm.timeout_s") << "a default";
+  EXPECT_EQ(with_place(parsed, "no key at all."), "no key at all.");
+}
+
+TEST(Places, an_agreed_error_stays_one_and_other_kinds_pass) {
+  const ParsedConfig parsed = parse(kGoodConfig);
+  try {
+    with_places(parsed, [] { throw parallel::AgreedError(ErrorKind::kUsage, "optim.lr: no", 3); });
+    FAIL();
+  } catch (const parallel::AgreedError& error) {
+    EXPECT_STREQ(error.what(), "cfg.yaml:17:7: optim.lr: no");
+    EXPECT_EQ(error.origin(), 3);
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+  }
+  try {
+    with_places(parsed, [] { fail(ErrorKind::kCommunication, "optim.lr: no"); });
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "optim.lr: no");
+  }
+}
+
+}  // namespace
+}  // namespace k25::trainer

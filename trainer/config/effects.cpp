@@ -1,0 +1,141 @@
+#include "trainer/config/effects.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "trainer/config/schema.h"
+
+namespace k25::trainer {
+namespace {
+
+class Effects {
+ public:
+  explicit Effects(const ParsedConfig& parsed) : parsed_(parsed) {
+    for (const Key& key : schema()) defaults_[key.info.path] = key.info.default_value;
+  }
+
+  /// Whether the user gave the key another value than its default.
+  bool is_set(const std::string& key) const {
+    const std::string& value = parsed_.values.at(key);
+    const std::string& usual = defaults_.at(key);
+    return parsed_.origins.at(key) != "default" && value != usual && value != "\"" + usual + "\"";
+  }
+  void say(const std::string& key, const std::string& text) {
+    warnings_.push_back(
+        fmt::format("{} {}: {} ({})", key, parsed_.values.at(key), text, parsed_.origins.at(key)));
+  }
+  void no_effect(const std::string& key, const std::string& because) {
+    say(key, "has no effect because " + because);
+  }
+  void no_effect_of_all(const std::vector<std::string>& keys, const std::string& because) {
+    for (const std::string& key : keys) {
+      if (is_set(key)) no_effect(key, because);
+    }
+  }
+  std::vector<std::string> take() { return std::move(warnings_); }
+
+ private:
+  const ParsedConfig& parsed_;
+  std::map<std::string, std::string> defaults_;
+  std::vector<std::string> warnings_;
+};
+
+void find_in_optim(const Config& c, Effects& effects) {
+  const optim::Schedule& s = c.optim.schedule;
+  const std::int64_t steps = c.train.steps;
+  if (s.lr == 0.0) {
+    effects.no_effect("optim.lr", "every update is multiplied by 0: no parameter will change");
+  }
+  if (s.warmup > steps) {
+    effects.say("optim.schedule.warmup",
+                fmt::format("is longer than the run of {} steps, so the peak learning rate is "
+                            "never reached",
+                            steps));
+  }
+  if (s.kind == optim::ScheduleKind::kConstant) {
+    effects.no_effect_of_all({"optim.schedule.min_ratio"}, "optim.schedule.kind is constant");
+  }
+  if (s.kind != optim::ScheduleKind::kWsd) {
+    effects.no_effect_of_all({"optim.schedule.decay"}, "optim.schedule.kind is not wsd");
+  } else if (effects.is_set("optim.schedule.decay") && s.decay > steps - s.warmup) {
+    effects.say("optim.schedule.decay",
+                fmt::format("is longer than the {} steps after warm-up, so the decay begins right "
+                            "behind it",
+                            std::max<std::int64_t>(0, steps - s.warmup)));
+  }
+  if (c.optim.on_nan == optim::OnNan::kStop) {
+    effects.no_effect_of_all({"numeric.max_consecutive_skips"}, "numeric.on_nan is stop");
+  }
+}
+
+void find_in_output(const Config& c, Effects& effects) {
+  for (const auto& [key, every] :
+       {std::pair{"checkpoint.every", c.checkpoint.every}, std::pair{"eval.every", c.eval.every}}) {
+    if (every > c.train.steps) {
+      effects.no_effect(key, fmt::format("the run has {} steps", c.train.steps));
+    }
+  }
+}
+
+void find_in_debug(const Config& c, std::int64_t ranks, Effects& effects) {
+  const std::string run = fmt::format("the run has {} steps", c.train.steps);
+  if (c.inject.step < 0) {
+    effects.no_effect_of_all({"debug.inject.tensor", "debug.inject.index", "debug.inject.value"},
+                             "debug.inject.step is -1");
+  } else if (c.inject.step > c.train.steps) {
+    effects.no_effect("debug.inject.step", run);
+  }
+  if (c.kill.rank < 0) {
+    effects.no_effect_of_all({"debug.kill.point", "debug.kill.step", "debug.kill.signal"},
+                             "debug.kill.rank is -1");
+  } else if (c.kill.rank >= ranks) {
+    effects.no_effect("debug.kill.rank",
+                      fmt::format("the ranks of this run are 0 to {}", ranks - 1));
+  } else if (c.kill.step > c.train.steps) {
+    effects.no_effect("debug.kill.step", run);
+  } else if (c.kill.step == 0) {
+    effects.no_effect("debug.kill.rank", "debug.kill.step is 0 and steps are counted from 1");
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> settings_without_effect(const ParsedConfig& parsed, std::int64_t ranks) {
+  const Config& c = parsed.config;
+  Effects effects(parsed);
+  find_in_optim(c, effects);
+  if (c.reduce.mode == parallel::ReduceMode::kOrdered) {
+    effects.no_effect_of_all({"zero.reduce_after"}, "reduce.mode is ordered");
+  }
+  find_in_output(c, effects);
+  find_in_debug(c, ranks, effects);
+  return effects.take();
+}
+
+std::vector<std::string> settings_without_effect(const ParsedConfig& parsed,
+                                                 const DataFacts& facts) {
+  const Config& c = parsed.config;
+  Effects effects(parsed);
+  if (c.data.sequence > facts.tokens) {
+    effects.say("data.sequence",
+                fmt::format("is longer than the whole corpus of {} tokens, so the rest of every "
+                            "sample is padding",
+                            facts.tokens));
+  }
+  if (facts.validation_tokens == 0) {
+    effects.no_effect_of_all({"eval.every", "eval.batches"}, "there is no validation data");
+  }
+  for (const std::string& domain : facts.domains_without_training) {
+    const auto weight = c.data.mixture_weights.find(domain);
+    if (weight != c.data.mixture_weights.end()) continue;  // 0, or refused
+    effects.say("data.train", "domain '" + domain +
+                                  "' has no training documents, so nothing is "
+                                  "drawn from it");
+  }
+  return effects.take();
+}
+
+}  // namespace k25::trainer

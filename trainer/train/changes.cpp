@@ -1,0 +1,159 @@
+#include "trainer/train/changes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace k25::trainer {
+namespace {
+
+struct Change {
+  std::string key, was, now;
+};
+
+std::string joined(const std::vector<Change>& changes) {
+  std::string text;
+  for (const Change& c : changes) {
+    text += fmt::format("{}{} {} -> {}", text.empty() ? "" : ", ", c.key, c.was, c.now);
+  }
+  return text;
+}
+
+void compare(const std::string& key, const std::string& was, const std::string& now,
+             std::vector<Change>& changes) {
+  if (was != now) changes.push_back({key, was, now});
+}
+
+std::string pattern_text(const ModelConfig& model) {
+  std::string text;  // of every layer, so that a pattern written twice is the same one
+  for (std::int64_t i = 0; i < model.layers; ++i) {
+    const LayerPattern& p = model.pattern[static_cast<std::size_t>(i) % model.pattern.size()];
+    text += fmt::format("{}{}/{}", i == 0 ? "" : " ", static_cast<int>(p.mixer),
+                        static_cast<int>(p.feed_forward));
+  }
+  return text;
+}
+
+// The model that the checkpoint was trained with, whatever ranks and batch it had.
+ModelConfig model_of(const CheckpointInfo& saved) {
+  const std::string file = saved.folder.string() + "/manifest.json (config)";
+  try {
+    return parse_config(saved.config, file,
+                        {"mesh.replicate=1", "mesh.shard=auto", "reduce.slots=null",
+                         "train.batch=auto", "train.accumulation=1", "train.micro_batch=1"},
+                        1)
+        .config.model;
+  } catch (const Error& error) {
+    fail(ErrorKind::kCheckpoint,
+         fmt::format("{}: this k25 does not understand the checkpoint's configuration, so the run "
+                     "cannot go on; train.init_from starts a new run.dir from its weights alone",
+                     error.what()));
+  }
+}
+
+// These move no number of a step, or are compared elsewhere: data by its digest, the seed and
+// shapes of the model as they are adopted, the machine by its fingerprint.
+bool moves_numbers(const std::string& key, const std::map<std::string, std::string>& keys) {
+  const auto value = [&](const char* name) {
+    const auto found = keys.find(name);
+    return found == keys.end() ? std::string() : found->second;
+  };
+  if (key == "train.steps") return value("optim.schedule.kind") != "constant";
+  if (key == "mesh.replicate" || key == "mesh.shard" || key == "zero.reduce_after") {
+    return value("reduce.mode") == "library";  // otherwise the slots alone fix the order of sums
+  }
+  for (const char* same : {"train.batch", "train.accumulation", "train.resume",
+                           "train.allow_data_change", "reduce.slots", "data.mixture.weights"}) {
+    if (key == same) return false;
+  }
+  if (key == "data.on_exhausted") return true;
+  for (const char* section :
+       {"optim.", "numeric.", "train.", "reduce.", "recompute.", "offload."}) {
+    if (key.rfind(section, 0) == 0) return true;
+  }
+  return false;
+}
+
+std::string value_or_absent(const std::map<std::string, std::string>& keys,
+                            const std::string& key) {
+  const auto found = keys.find(key);
+  return found == keys.end() ? "(absent)" : found->second;
+}
+
+}  // namespace
+
+std::map<std::string, std::string> keys_of(const std::string& resolved) {
+  std::map<std::string, std::string> keys;
+  std::vector<std::string> sections;
+  for (std::size_t begin = 0; begin < resolved.size();) {
+    const std::size_t end = std::min(resolved.find('\n', begin), resolved.size());
+    const std::string line = resolved.substr(begin, end - begin);
+    begin = end + 1;
+    const std::size_t name = line.find_first_not_of(' '), colon = line.find(':');
+    if (name == std::string::npos || colon == std::string::npos) continue;
+    sections.resize(std::min(name / 2, sections.size()));
+    sections.push_back(line.substr(name, colon - name));
+    if (colon + 2 >= line.size()) continue;
+    std::string path;
+    for (const std::string& section : sections) path += (path.empty() ? "" : ".") + section;
+    keys[path] = line.substr(colon + 2);
+  }
+  return keys;
+}
+
+void require_same_function(const CheckpointInfo& saved, const ModelConfig& model) {
+  const ModelConfig was = model_of(saved);
+  std::vector<Change> changes;
+  const auto number = [&](const char* key, auto before, auto now) {
+    compare(key, fmt::format("{}", before), fmt::format("{}", now), changes);
+  };
+  number("model.rope_theta", was.rope_theta, model.rope_theta);
+  number("model.norm_eps", was.norm_eps, model.norm_eps);
+  number("model.hidden", was.hidden, model.hidden);  // the width of a head may follow from it
+  number("model.heads", was.heads, model.heads);
+  number("model.kv_heads", was.kv_heads, model.kv_heads);
+  number("model.head_dim", was.head_dim, model.head_dim);
+  if (was.layers == model.layers && pattern_text(was) != pattern_text(model)) {
+    const auto before = keys_of(saved.config);
+    changes.push_back({"model.pattern", value_or_absent(before, "model.pattern"), "another"});
+  }
+  if (changes.empty()) return;
+  std::string list;
+  for (const Change& c : changes) {
+    list += fmt::format("{}{} is {} there and {} in the config", list.empty() ? "" : ", ", c.key,
+                        c.was, c.now);
+  }
+  fail(ErrorKind::kCheckpoint,
+       fmt::format("{}: the checkpoint's weights belong to another function: {}; set the "
+                   "checkpoint's values to go on, or start a new run.dir from the weights alone "
+                   "with train.init_from: {}",
+                   saved.folder.string(), list, saved.folder.string()));
+}
+
+void warn_of_changes(const CheckpointInfo& saved, const ParsedConfig& now, const DataIdentity& data,
+                     const std::string& fingerprint, std::vector<std::string>& warnings) {
+  const std::map<std::string, std::string> before = keys_of(saved.config);
+  const std::map<std::string, std::string> after = keys_of(now.resolved);
+  std::vector<Change> changes;
+  compare("train.batch", std::to_string(saved.state.batch), std::to_string(now.config.train.batch),
+          changes);
+  compare("reduce.slots", std::to_string(saved.state.slots),
+          std::to_string(now.config.reduce.slots), changes);
+  const bool same_corpus = saved.state.corpus_digest == data.corpus_digest;
+  if (!same_corpus || saved.state.mixture.weights != data.initial.weights) {
+    const char* key = "data.mixture.weights";
+    compare(key, value_or_absent(before, key), value_or_absent(after, key), changes);
+  }
+  std::map<std::string, std::string> all = before;
+  all.insert(after.begin(), after.end());
+  for (const auto& [key, value] : all) {
+    if (!moves_numbers(key, before) && !moves_numbers(key, after)) continue;
+    compare(key, value_or_absent(before, key), value_or_absent(after, key), changes);
+  }
+  compare("machine", "(" + saved.state.fingerprint + ")", "(" + fingerprint + ")", changes);
+  if (changes.empty()) return;
+  warnings.push_back("differs from the checkpoint: " + joined(changes) +
+                     " (holds from here; the bits may differ from those of the old settings)");
+}
+
+}  // namespace k25::trainer
