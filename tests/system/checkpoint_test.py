@@ -316,7 +316,7 @@ class Leftovers(TrainTest):
     def test_of_a_start_that_failed_are_none(self):
         nested = self.folder / "a" / "b" / "run"
         bad = {"corpus": ({"data.train": str(self.folder / "nowhere.json")}, 3),
-               "memory": ({"train.micro_batch": 4, "data.sequence": 1 << 20, "data.validation": None}, 2),
+               "memory": ({"train.micro_batch": 4, "data.sequence": 1 << 26, "data.validation": None}, 2),
                "resume": ({"train.resume": "step:3"}, 4)}
         for name, (changes, code) in bad.items():
             for run_dir in (nested, self.folder / "run"):
