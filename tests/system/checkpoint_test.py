@@ -315,13 +315,16 @@ class Leftovers(TrainTest):
 
     def test_of_a_start_that_failed_are_none(self):
         nested = self.folder / "a" / "b" / "run"
-        bad = {"corpus": ({"data.train": str(self.folder / "nowhere.json")}, 3),
-               "memory": ({"train.micro_batch": 4, "data.sequence": 1 << 26, "data.validation": None}, 2),
-               "resume": ({"train.resume": "step:3"}, 4)}
-        for name, (changes, code) in bad.items():
+        huge = {"train.micro_batch": 4, "data.sequence": 1 << 24, "model.ffn": 1 << 14,
+                "data.validation": None}
+        bad = {"corpus": ({"data.train": str(self.folder / "nowhere.json")}, 3, "nowhere.json"),
+               "memory": (huge, 2, "bytes on each rank, and"),
+               "resume": ({"train.resume": "step:3"}, 4, "step:3")}
+        for name, (changes, code, words) in bad.items():
             for run_dir in (nested, self.folder / "run"):
                 result = self.train(changes, 2, run_dir=run_dir)
                 self.assertEqual((result.code, len(result.errors)), (code, 1), f"{name}: {result}")
+                self.assertIn(words, result.errors[0])
                 self.assertFalse((self.folder / "a").exists() or run_dir.exists(), name)
         self.run_dir.mkdir()
         self.assert_error(self.train(bad["corpus"][0], 2), 3)
