@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "kernels/core/check.h"
+#include "kernels/core/device.h"
 #include "kernels/reduce/reduce.h"
 
 namespace k25::optim {
@@ -42,24 +43,19 @@ std::int64_t num_chunks(const parallel::ZeroStore& store) {
   return chunks;
 }
 
-/// Writes the chunk sums of every owned range and finds the first that is not finite.
-void local_sums(Context& context, parallel::ZeroStore& store, const Tensor& sums_c,
-                Header& header) {
+/// The gradient whose squares this rank sums.
+Tensor owned_gradient(parallel::ZeroStore& store, int unit) {
+  const parallel::ZeroStore::Range owned = store.owned(unit);
+  return store.shard_gradient(unit).slice(0, owned.begin, owned.begin + owned.length);
+}
+
+/// Writes the chunk sums of every owned range.
+void local_sums(Context& context, parallel::ZeroStore& store, const Tensor& sums_c) {
   std::int64_t at = 0;
   for (int u = 0; u < store.num_units(); ++u) {
-    const parallel::ZeroStore::Range owned = store.owned(u);
-    const Tensor gradient =
-        store.shard_gradient(u).slice(0, owned.begin, owned.begin + owned.length);
     const std::int64_t chunks = num_chunks(store.layout(u));
-    const Tensor sums = sums_c.slice(0, at, at + chunks);
-    kernels::chunk_square_sums(context, gradient, sums);
+    kernels::chunk_square_sums(context, owned_gradient(store, u), sums_c.slice(0, at, at + chunks));
     at += chunks;
-    std::int64_t element = 0;
-    if (header.bad_sum_unit < 0 && !std::isfinite(kernels::add_in_order(sums)) &&
-        !kernels::all_finite(context, gradient, element)) {
-      header.bad_sum_unit = u;
-      header.bad_sum_element = store.shard_begin(u) + owned.begin + element;
-    }
   }
 }
 
@@ -126,35 +122,88 @@ void add_nll(LocalStats& stats, double nll) {
 }
 
 Bytes Statistics::plan(const std::vector<parallel::UnitSpec>& units,
-                       const parallel::MeshShape& mesh) {
+                       const parallel::MeshShape& mesh, Device device) {
   std::int64_t chunks = 0;
   for (const parallel::UnitSpec& unit : units) {
     chunks += num_chunks(parallel::make_layout(unit, mesh.shard, DType::kFloat32));
   }
+  if (device == Device::kCuda) return bytes_of(Elems{chunks}, DType::kFloat64);
   return Bytes{mesh.replicate * mesh.shard * row_bytes(chunks)};
 }
 
-Statistics::Statistics(parallel::Mesh& mesh, parallel::ZeroStore& store, Allocator& allocator)
+Statistics::Statistics(parallel::Mesh& mesh, parallel::ZeroStore& store, Allocator& host,
+                       Allocator& state)
     : mesh_(mesh),
       store_(store),
-      buffer_(Bytes{mesh.data_ranks() * row_bytes(num_chunks(store))}, allocator) {}
+      rows_(Bytes{mesh.data_ranks() * row_bytes(num_chunks(store))}, host) {
+  if (state.device() == Device::kCuda) {
+    device_sums_ = Buffer(bytes_of(Elems{num_chunks(store)}, DType::kFloat64), state);
+  }
+}
+
+Tensor Statistics::host_sums(int data_rank) const {
+  const std::int64_t chunks = num_chunks(store_);
+  return rows_.view(DType::kFloat64, {chunks}, Bytes{data_rank * row_bytes(chunks) + kHeaderBytes});
+}
+
+void Statistics::begin(Context& context) {
+  const Tensor mine = host_sums(mesh_.data_rank());
+  if constexpr (kWithCuda) {
+    if (device_sums_.data() != nullptr) {
+      const Tensor sums = device_sums_.view(DType::kFloat64, {mine.numel()});
+      local_sums(context, store_, sums);
+      return copy_tensor(context, sums, mine);
+    }
+  }
+  local_sums(context, store_, mine);
+}
+
+Statistics::BadSum Statistics::find_bad_sum(Context& context) {
+  const Tensor sums = host_sums(mesh_.data_rank());
+  std::int64_t at = 0;
+  for (int u = 0; u < store_.num_units(); ++u) {
+    const std::int64_t chunks = num_chunks(store_.layout(u));
+    const bool finite = std::isfinite(kernels::add_in_order(sums.slice(0, at, at + chunks)));
+    at += chunks;
+    if (finite) continue;
+    const Tensor gradient = owned_gradient(store_, u);
+    const std::int64_t element = first_not_finite(context, gradient);
+    if (element == gradient.numel()) continue;  // the squares overflowed, not the elements
+    return {.unit = u, .element = store_.shard_begin(u) + store_.owned(u).begin + element};
+  }
+  return {};
+}
+
+std::int64_t Statistics::first_not_finite(Context& context, const Tensor& gradient) {
+  std::int64_t element = 0;
+  if constexpr (kWithCuda) {
+    if (gradient.device() == Device::kCuda) {  // rare, so it may wait
+      const Tensor found = device_sums_.view(DType::kInt64, {1});
+      kernels::first_not_finite(context, gradient, found);
+      copy_bytes(context, found.raw(), &element, Bytes{sizeof element});
+      mesh_.wait(context);
+      return element;
+    }
+  }
+  kernels::first_not_finite(context, gradient, Tensor(&element, DType::kInt64, {1}));
+  return element;
+}
 
 StepStats Statistics::gather(Context& context, const LocalStats& local) {
-  const std::int64_t chunks = num_chunks(store_), row = row_bytes(chunks);
-  const auto sums_of = [&](int rank) {
-    return buffer_.view(DType::kFloat64, {chunks}, Bytes{rank * row + kHeaderBytes});
-  };
-  auto* rows = static_cast<char*>(buffer_.data());
+  const std::int64_t row = row_bytes(num_chunks(store_));
+  auto* rows = static_cast<char*>(rows_.data());
 
   const parallel::ZeroStore::BadElement bad = store_.first_bad_gradient();
-  Header mine{.nll_fixed = local.nll_fixed,
-              .label_tokens = local.label_tokens,
-              .loss_finite = local.loss_finite ? 1 : 0,
-              .save_and_stop = local.save_and_stop ? 1 : 0,
-              .rank = mesh_.world().rank(),
-              .bad_unit = bad.unit,
-              .bad_element = bad.element};
-  local_sums(context, store_, sums_of(mesh_.data_rank()), mine);
+  const BadSum bad_sum = find_bad_sum(context);
+  const Header mine{.nll_fixed = local.nll_fixed,
+                    .label_tokens = local.label_tokens,
+                    .loss_finite = local.loss_finite ? 1 : 0,
+                    .save_and_stop = local.save_and_stop ? 1 : 0,
+                    .rank = mesh_.world().rank(),
+                    .bad_unit = bad.unit,
+                    .bad_element = bad.element,
+                    .bad_sum_unit = bad_sum.unit,
+                    .bad_sum_element = bad_sum.element};
   std::memcpy(rows + mesh_.data_rank() * row, &mine, sizeof(mine));
   mesh_.data_comm()
       .all_gather({.name = "step statistics"}, {.buffer = rows, .per_rank = Bytes{row}})
@@ -171,7 +220,7 @@ StepStats Statistics::gather(Context& context, const LocalStats& local) {
   for (int u = 0; u < store_.num_units(); ++u) {
     const std::int64_t n = num_chunks(store_.layout(u));
     for (int shard = 0; shard < mesh_.shape().shard; ++shard) {
-      const double* sums = sums_of(shard).data<double>() + at;
+      const double* sums = host_sums(shard).data<double>() + at;
       for (std::int64_t c = 0; c < n; ++c) stats.gradient_square_sum += sums[c];
     }
     at += n;

@@ -31,15 +31,29 @@ void add_nll(LocalStats& stats, double nll);
 
 class Statistics {
  public:
-  Statistics(parallel::Mesh& mesh, parallel::ZeroStore& store, Allocator& allocator);
-  static Bytes plan(const std::vector<parallel::UnitSpec>& units, const parallel::MeshShape& mesh);
-  /// Collective, after store.finish_gradients().
+  /// `state` gives the memory that `store` lives in; `host` is pinned when that is a GPU's.
+  Statistics(parallel::Mesh& mesh, parallel::ZeroStore& store, Allocator& host, Allocator& state);
+  /// Bytes of `device`, on the GPU without the host's rows.
+  static Bytes plan(const std::vector<parallel::UnitSpec>& units, const parallel::MeshShape& mesh,
+                    Device device);
+  /// After store.finish_gradients(): enqueues the sums. Then the host waits once (Mesh::wait).
+  void begin(Context& context);
+  /// Collective, after that wait.
   StepStats gather(Context& context, const LocalStats& local);
 
  private:
+  struct BadSum {
+    int unit = -1;
+    std::int64_t element = 0;
+  };
+  Tensor host_sums(int data_rank) const;
+  BadSum find_bad_sum(Context& context);
+  std::int64_t first_not_finite(Context& context, const Tensor& gradient);
+
   parallel::Mesh& mesh_;
   parallel::ZeroStore& store_;
-  Buffer buffer_;
+  Buffer rows_;         ///< per data rank: header, chunk sums
+  Buffer device_sums_;  ///< of this rank's chunks, on a GPU
 };
 
 }  // namespace k25::optim

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "kernels/core/check.h"
 
 namespace k25::parallel {
@@ -35,7 +37,8 @@ MeshShape coordinate_of(int rank, const MeshShape& s) {
 
 }  // namespace
 
-Mesh::Mesh(World& world, const MeshShape& shape) : world_(world), shape_(shape) {
+Mesh::Mesh(World& world, const MeshShape& shape, const std::shared_ptr<CudaLink>& link)
+    : world_(world), shape_(shape), link_(link) {
   check_shape(shape, world.size());
   coordinate_ = coordinate_of(world.rank(), shape);
   const MeshShape& c = coordinate_;
@@ -43,6 +46,17 @@ Mesh::Mesh(World& world, const MeshShape& shape) : world_(world), shape_(shape) 
   const int in_data = (c.replicate * shape.expert + c.expert) * shape.shard + c.shard;
   shard_comm_ = world.split(c.replicate, in_shard, "shard");
   data_comm_ = world.split(c.context, in_data, "data");
+  if constexpr (kWithCuda) {
+    if (link == nullptr) return;
+    shard_comm_ = make_cuda_communicator(std::move(shard_comm_), link);
+    data_comm_ = make_cuda_communicator(std::move(data_comm_), link);
+  }
+}
+
+void Mesh::wait(const Context& context) const {
+  if constexpr (kWithCuda) {
+    if (link_ != nullptr) wait_for_stream(*link_, context.stream);
+  }
 }
 
 }  // namespace k25::parallel

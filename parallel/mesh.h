@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "parallel/comm/communicator.h"
+#include "parallel/comm/cuda_backend.h"
 #include "parallel/comm/world.h"
 
 namespace k25::parallel {
@@ -19,8 +20,9 @@ struct MeshShape {
 
 class Mesh {
  public:
-  /// Collective. Throws kUsage naming all five numbers when shape.size() != world.size().
-  Mesh(World& world, const MeshShape& shape);
+  /// Collective. Throws kUsage naming all five numbers when shape.size() != world.size(). With a
+  /// link the communicators take CUDA streams too.
+  Mesh(World& world, const MeshShape& shape, const std::shared_ptr<CudaLink>& link = nullptr);
 
   const MeshShape& shape() const { return shape_; }
   const MeshShape& coordinate() const { return coordinate_; }  ///< this rank's place, 0-based
@@ -30,12 +32,17 @@ class Mesh {
   Communicator& shard_comm() const { return *shard_comm_; }
   /// Ranks that read different samples: replicate x expert x shard.
   Communicator& data_comm() const { return *data_comm_; }
+  /// Blocks the host until what `context`'s stream holds is done; at once on the CPU. Throws
+  /// kCommunication when a collective before it failed.
+  void wait(const Context& context) const;
+
   int data_rank() const { return data_comm_->rank(); }
   int data_ranks() const { return data_comm_->size(); }
 
  private:
   World& world_;
   MeshShape shape_, coordinate_;
+  std::shared_ptr<CudaLink> link_;  ///< null on the CPU
   std::unique_ptr<Communicator> shard_comm_, data_comm_;
 };
 

@@ -97,18 +97,31 @@ find_nvcc() {
 # Compiles every CUDA source, and of the rest only the core library, which sees the CUDA headers' types.
 compile_preset() {
   local name=$1 objects
-  configure "$name" -DK25_KERNELS_ONLY=ON -DK25_BUILD_TESTS=OFF || return
-  mapfile -t objects < <(ninja -C "build/$name" -t targets all | sed -n 's/^\(.*\.cu\.o\): .*/\1/p')
+  configure "$name" -DK25_BUILD_TESTS=OFF || return
+  # Kernels (.cu) and the sources that call CUDA's libraries.
+  mapfile -t objects < <(ninja -C "build/$name" -t targets all |
+    sed -n 's/^\(.*\(\.cu\|\(cuda\|nccl\)[^/]*\.cpp\)\.o\): .*/\1/p')
   echo "$name: ${#objects[@]} CUDA sources"
   build "$name" k25_kernels_core "${objects[@]}"
 }
 
+# What stands in the way of a CUDA build here; nothing is printed when nothing does.
+cuda_obstacle() {
+  local nvcc=$1 include header
+  [ -n "$nvcc" ] || { echo "no nvcc of version 12.8 or later"; return; }
+  include=$(dirname "$nvcc")/../include
+  for header in cudnn.h nccl.h cublasLt.h; do
+    [ -e "$include/$header" ] || [ -e "/usr/include/$header" ] || { echo "no $header"; return; }
+  done
+}
+
 compile_cuda() {
-  local nvcc name
+  local nvcc obstacle name
   nvcc=$(find_nvcc)
+  obstacle=$(cuda_obstacle "$nvcc")
   for name in h200 cuda-portable; do
-    if [ -z "$nvcc" ]; then
-      record skipped "compile/$name: no nvcc of version 12.8 or later"
+    if [ -n "$obstacle" ]; then
+      record skipped "compile/$name: $obstacle"
     elif CUDACXX=$nvcc compile_preset $name; then
       record passed "compile/$name"
     else

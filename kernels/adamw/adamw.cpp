@@ -4,6 +4,7 @@
 #include <string>
 
 #include "kernels/adamw/adamw_cpu.h"
+#include "kernels/adamw/adamw_cuda.h"
 #include "kernels/core/operand.h"
 
 namespace k25::kernels {
@@ -20,14 +21,20 @@ void adamw_update(Context& ctx, const AdamWIn& in, const AdamWOut& out) {
                                 ", expected one dimension");
   }
   const std::int64_t n = in.grad_n.dim(0);
-  check_operand(kOp, "grad_n", in.grad_n, DType::kFloat32, {n}, Density::kContiguous);
-  check_operand(kOp, "master_n", out.master_n, DType::kFloat32, {n}, Density::kContiguous);
-  check_operand(kOp, "m_n", out.m_n, DType::kFloat32, {n}, Density::kContiguous);
-  check_operand(kOp, "v_n", out.v_n, DType::kFloat32, {n}, Density::kContiguous);
+  const Device device = in.grad_n.device();
+  check_built_for(kOp, device);
+  check_operand(kOp, "grad_n", in.grad_n, DType::kFloat32, {n}, Density::kContiguous, device);
+  check_operand(kOp, "master_n", out.master_n, DType::kFloat32, {n}, Density::kContiguous, device);
+  check_operand(kOp, "m_n", out.m_n, DType::kFloat32, {n}, Density::kContiguous, device);
+  check_operand(kOp, "v_n", out.v_n, DType::kFloat32, {n}, Density::kContiguous, device);
   if (out.copy_out_n) {
-    check_operand(kOp, "copy_out_n", out.copy_out_n, DType::kBFloat16, {n}, Density::kContiguous);
+    check_operand(kOp, "copy_out_n", out.copy_out_n, DType::kBFloat16, {n}, Density::kContiguous,
+                  device);
   }
   if (n == 0) return;
+  if constexpr (kWithCuda) {
+    if (device == Device::kCuda) return adamw_update_cuda(ctx, in, out);
+  }
   const AdamWRange all{
       .master = out.master_n.data<float>(),
       .m = out.m_n.data<float>(),

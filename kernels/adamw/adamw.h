@@ -4,6 +4,7 @@
 //
 // Legend  n elements. master, m, v, grad: [n] fp32, contiguous; master, m, v updated in place.
 //         copy_out (optional): [n] bf16, the new master rounded to nearest even.
+//         All operands lie on the device of grad.
 // Formula  adamw_update of update_math.h, element by element.
 
 #include "kernels/core/context.h"

@@ -5,7 +5,9 @@
 #include <string>
 
 #include "kernels/attention/attention_cpu.h"
+#include "kernels/attention/attention_cuda.h"
 #include "kernels/core/buffer.h"
+#include "kernels/core/device.h"
 #include "kernels/core/operand.h"
 
 namespace k25::kernels {
@@ -30,6 +32,7 @@ Cut cut_of(const AttentionDesc& d) {
   return cut;
 }
 
+/// Borders of all sequences, which are shaped right already.
 void check_documents(const ConstTensor& doc_begin, const ConstTensor& doc_end,
                      const AttentionDesc& d) {
   const auto describe = [&](std::int64_t b, std::int64_t t, std::int64_t begin, std::int64_t end) {
@@ -89,23 +92,27 @@ AttentionArgs<T, A> common_args(const AttentionDesc& d, const In& in) {
   return args;
 }
 
+void check_borders(const AttentionDesc& d, const ConstTensor& doc_begin, const ConstTensor& doc_end,
+                   Device device) {
+  const std::string_view op = "attention";
+  K25_CHECK(bool(doc_begin) == bool(doc_end),
+            "attention: doc_begin and doc_end come together or not at all");
+  if (!doc_begin || d.batch * d.tokens == 0) return;
+  const auto per_token = {d.batch, d.tokens};
+  check_operand(op, "doc_begin", doc_begin, DType::kInt32, per_token, Density::kRows, device);
+  check_operand(op, "doc_end", doc_end, DType::kInt32, per_token, Density::kRows, device);
+  if (device == Device::kCpu) check_documents(doc_begin, doc_end, d);
+}
+
 template <class In>
 void check_inputs(const AttentionDesc& d, const In& in) {
   const std::string_view op = "attention";
-  check_operand(op, "q", in.q_BTHE, d.dtype, {d.batch, d.tokens, d.heads, d.head_dim},
-                Density::kRows);
-  check_operand(op, "k", in.k_BTKE, d.dtype, {d.batch, d.tokens, d.kv_heads, d.head_dim},
-                Density::kRows);
-  check_operand(op, "v", in.v_BTKE, d.dtype, {d.batch, d.tokens, d.kv_heads, d.head_dim},
-                Density::kRows);
-  K25_CHECK(bool(in.doc_begin_BT) == bool(in.doc_end_BT),
-            "attention: doc_begin and doc_end come together or not at all");
-  if (in.doc_begin_BT && d.batch * d.tokens > 0) {
-    check_operand(op, "doc_begin", in.doc_begin_BT, DType::kInt32, {d.batch, d.tokens},
-                  Density::kRows);
-    check_operand(op, "doc_end", in.doc_end_BT, DType::kInt32, {d.batch, d.tokens}, Density::kRows);
-    check_documents(in.doc_begin_BT, in.doc_end_BT, d);
-  }
+  const auto like_q = {d.batch, d.tokens, d.heads, d.head_dim};
+  const auto like_k = {d.batch, d.tokens, d.kv_heads, d.head_dim};
+  check_operand(op, "q", in.q_BTHE, d.dtype, like_q, Density::kRows, d.device);
+  check_operand(op, "k", in.k_BTKE, d.dtype, like_k, Density::kRows, d.device);
+  check_operand(op, "v", in.v_BTKE, d.dtype, like_k, Density::kRows, d.device);
+  check_borders(d, in.doc_begin_BT, in.doc_end_BT, d.device);
 }
 
 /// What the bodies of parallel_for see. They capture one pointer, so that std::function allocates
@@ -156,7 +163,28 @@ void backward_typed(Context& ctx, const AttentionDesc& d, const AttentionBackwar
   });
 }
 
+/// What only the GPU asks for.
+void check_cuda(const AttentionDesc& d) {
+  check_built_for("attention", d.device);
+  K25_CHECK(d.head_dim <= kAttentionCudaMaxHeadDim,
+            "attention: head_dim " + std::to_string(d.head_dim) + " on the GPU, at most " +
+                std::to_string(kAttentionCudaMaxHeadDim));
+  K25_CHECK(d.tokens <= kAttentionCudaMaxTokens,
+            "attention: at most 2^30 tokens a sequence on the GPU");
+  // One block a tile, sequence and head at most.
+  K25_CHECK(d.batch <= INT32_MAX && d.heads <= INT32_MAX &&
+                (d.tokens / 64 + 1) * d.batch <= INT32_MAX / d.heads,
+            "attention: batch " + std::to_string(d.batch) + " x tokens " +
+                std::to_string(d.tokens) + " x heads " + std::to_string(d.heads) +
+                " is more than 64 x (2^31 - 1) on the GPU; use a smaller batch");
+}
+
 }  // namespace
+
+void attention_check_documents(const AttentionDesc& desc, const ConstTensor& host_doc_begin_BT,
+                               const ConstTensor& host_doc_end_BT) {
+  check_borders(desc, host_doc_begin_BT, host_doc_end_BT, Device::kCpu);
+}
 
 AttentionPlan attention_plan(const AttentionDesc& desc) {
   AttentionPlan plan;
@@ -170,13 +198,20 @@ AttentionPlan attention_plan(const AttentionDesc& desc) {
   K25_CHECK(d.kv_heads > 0 && d.heads > 0 && d.heads % d.kv_heads == 0,
             "attention: heads " + std::to_string(d.heads) + " must be a multiple of kv_heads " +
                 std::to_string(d.kv_heads) + ", both positive");
-  check_float_dtype("attention", d.dtype);
+  check_float_dtype("attention", d.dtype, d.device);
   K25_CHECK(std::isfinite(d.scale) && d.scale >= 0,
             "attention: scale must be positive, or 0 for 1 / sqrt(head_dim)");
   if (d.scale == 0) d.scale = 1.0 / std::sqrt(static_cast<double>(d.head_dim));
   plan.query_tile = plan.key_tile = kTile;
-  const Cut cut = cut_of(d);
-  plan.workspace_bytes = Bytes{d.tokens > 0 ? cut.slots * cut.slot_bytes : 0};
+  if (d.device == Device::kCuda) {
+    check_cuda(d);
+    if constexpr (kWithCuda) {
+      if (d.batch * d.tokens > 0) plan.workspace_bytes = attention_workspace_cuda(d);
+    }
+  } else {
+    const Cut cut = cut_of(d);
+    plan.workspace_bytes = Bytes{d.tokens > 0 ? cut.slots * cut.slot_bytes : 0};
+  }
   const std::int64_t rows = d.batch * d.tokens * d.heads;
   plan.saved_bytes = Bytes{rows * d.head_dim * dtype_bytes(d.dtype) +
                            rows * dtype_bytes(accumulator_dtype(d.dtype))};
@@ -189,11 +224,14 @@ void attention_forward(Context& ctx, const AttentionPlan& plan, const AttentionF
   const std::string_view op = "attention";
   check_inputs(d, in);
   check_operand(op, "out", out.out_BTHE, d.dtype, {d.batch, d.tokens, d.heads, d.head_dim},
-                Density::kRows);
+                Density::kRows, d.device);
   check_operand(op, "lse", out.lse_BHT, accumulator_dtype(d.dtype), {d.batch, d.heads, d.tokens},
-                Density::kRows);
+                Density::kRows, d.device);
   check_workspace(op, workspace, plan.workspace_bytes);
   if (d.batch * d.tokens == 0) return;
+  if constexpr (kWithCuda) {
+    if (d.device == Device::kCuda) return attention_forward_cuda(ctx, plan, in, out, workspace);
+  }
   switch (d.dtype) {
     case DType::kFloat64:
       return forward_typed<double, double>(ctx, d, in, out, workspace);
@@ -211,15 +249,18 @@ void attention_backward(Context& ctx, const AttentionPlan& plan, const Attention
   check_inputs(d, in);
   const auto like_q = {d.batch, d.tokens, d.heads, d.head_dim};
   const auto like_k = {d.batch, d.tokens, d.kv_heads, d.head_dim};
-  check_operand(op, "out", in.out_BTHE, d.dtype, like_q, Density::kRows);
+  check_operand(op, "out", in.out_BTHE, d.dtype, like_q, Density::kRows, d.device);
   check_operand(op, "lse", in.lse_BHT, accumulator_dtype(d.dtype), {d.batch, d.heads, d.tokens},
-                Density::kRows);
-  check_operand(op, "dout", in.dout_BTHE, d.dtype, like_q, Density::kRows);
-  check_operand(op, "dq", out.dq_BTHE, d.dtype, like_q, Density::kRows);
-  check_operand(op, "dk", out.dk_BTKE, d.dtype, like_k, Density::kRows);
-  check_operand(op, "dv", out.dv_BTKE, d.dtype, like_k, Density::kRows);
+                Density::kRows, d.device);
+  check_operand(op, "dout", in.dout_BTHE, d.dtype, like_q, Density::kRows, d.device);
+  check_operand(op, "dq", out.dq_BTHE, d.dtype, like_q, Density::kRows, d.device);
+  check_operand(op, "dk", out.dk_BTKE, d.dtype, like_k, Density::kRows, d.device);
+  check_operand(op, "dv", out.dv_BTKE, d.dtype, like_k, Density::kRows, d.device);
   check_workspace(op, workspace, plan.workspace_bytes);
   if (d.batch * d.tokens == 0) return;
+  if constexpr (kWithCuda) {
+    if (d.device == Device::kCuda) return attention_backward_cuda(ctx, plan, in, out, workspace);
+  }
   switch (d.dtype) {
     case DType::kFloat64:
       return backward_typed<double, double>(ctx, d, in, out, workspace);

@@ -15,11 +15,17 @@
 //         lies, and nothing hidden (another document, a later key) is multiplied by 0: no NaN
 //         leaks.
 // Numerics  scores, softmax and sums in fp32 for fp32 and bf16 storage; fixed order of tiles.
+// Devices  all operands on desc.device. CPU: any dtype and head dim. GPU: fp32 (plain fma) and bf16
+//         (tensor cores: p and dp are rounded to bf16 before they weigh rows), head_dim <= 256, at
+//         most 2^30 tokens a sequence; no atomics: bits depend on the shape and the GPU alone.
 // Aliasing  outputs overlap no input.
 // Errors  kUsage naming sequence, token and document unless doc_begin <= t < doc_end within the
-//         sequence and all tokens of a document agree; both arrays or neither.
+//         sequence and all tokens of a document agree; both arrays or neither. On the GPU borders
+//         are not read back: check them with attention_check_documents before they are copied
+//         there. A sequence whose borders contradict each other gets NaN in every result, and no
+//         memory is read through them.
 // Source  Dao et al., "FlashAttention", NeurIPS 2022, algorithms 1 and 4;
-//         Ainslie et al., "GQA", 2023.
+//         Dao, "FlashAttention-2", 2023, section 3; Ainslie et al., "GQA", 2023.
 
 #include "kernels/core/context.h"
 #include "kernels/core/tensor.h"
@@ -33,13 +39,14 @@ struct AttentionDesc {
   Masking masking = Masking::kCausal;
   double scale = 0.0;  ///< 0 means 1 / sqrt(head_dim)
   DType dtype = DType::kFloat32;
+  Device device = Device::kCpu;  ///< where it runs
 };
 
 struct AttentionPlan {
   AttentionDesc desc;
-  std::int64_t query_tile = 0, key_tile = 0;
-  Bytes workspace_bytes;  ///< of the larger direction
-  Bytes saved_bytes;      ///< out and lse
+  std::int64_t query_tile = 0, key_tile = 0;  ///< of the CPU
+  Bytes workspace_bytes;                      ///< of the larger direction
+  Bytes saved_bytes;                          ///< out and lse
 };
 
 struct AttentionForwardIn {
@@ -56,6 +63,9 @@ struct AttentionBackwardOut {
 };
 
 AttentionPlan attention_plan(const AttentionDesc& desc);
+/// Throws kUsage unless the borders, in host memory, are as stated above. The CPU does it itself.
+void attention_check_documents(const AttentionDesc& desc, const ConstTensor& host_doc_begin_BT,
+                               const ConstTensor& host_doc_end_BT);
 void attention_forward(Context& ctx, const AttentionPlan& plan, const AttentionForwardIn& in,
                        const AttentionForwardOut& out, Workspace workspace);
 void attention_backward(Context& ctx, const AttentionPlan& plan, const AttentionBackwardIn& in,

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernels/convert/convert_cpu.h"
+#include "kernels/convert/convert_cuda.h"
 #include "kernels/core/operand.h"
 
 namespace k25::kernels {
@@ -20,12 +21,24 @@ void check(const ConstTensor& x, const Tensor& y) {
                                 shape_string(y.shape()) + "; they must have as many");
   }
   if (n == 0) return;
-  check_flat("convert", "x", x, x.dtype(), n);
-  check_flat("convert", "y", y, y.dtype(), n);
+  check_built_for("convert", x.device());
+  check_flat("convert", "x", x, x.dtype(), n, x.device());
+  check_flat("convert", "y", y, y.dtype(), n, x.device());
   if (overlap(x, y) && !(x.raw() == y.raw() && x.dtype() == y.dtype())) {
     fail(ErrorKind::kUsage,
          "convert: x and y overlap without being the same view; use separate memory");
   }
+}
+
+void check_pair(DType x, DType y) {
+  const auto is = [&](DType from, DType to) { return x == from && y == to; };
+  if (x == y || is(DType::kFloat32, DType::kBFloat16) || is(DType::kBFloat16, DType::kFloat32) ||
+      is(DType::kFloat32, DType::kFloat64) || is(DType::kFloat64, DType::kFloat32)) {
+    return;
+  }
+  fail(ErrorKind::kUsage, "convert: no conversion from " + std::string(dtype_name(x)) + " to " +
+                              std::string(dtype_name(y)) +
+                              "; there are fp32 <-> bf16, fp32 <-> fp64 and plain copies");
 }
 
 template <class X, class Y, class Kernel>
@@ -54,33 +67,31 @@ void copy(Context& ctx, const ConstTensor& x, const Tensor& y) {
 void convert(Context& ctx, const ConstTensor& x, const Tensor& y) {
   check(x, y);
   if (x.numel() == 0) return;
+  check_pair(x.dtype(), y.dtype());
+  if constexpr (kWithCuda) {
+    if (x.device() == Device::kCuda) return convert_cuda(ctx, x, y);
+  }
   if (x.dtype() == y.dtype()) return copy(ctx, x, y);
 
-  const auto is = [&](DType from, DType to) { return x.dtype() == from && y.dtype() == to; };
   const CpuIsa isa = ctx.isa;
-  if (is(DType::kFloat32, DType::kBFloat16)) {
+  if (y.dtype() == DType::kBFloat16) {
     return run<float, BFloat16>(ctx, x, y, [isa](const float* a, BFloat16* b, std::int64_t n) {
       K25_ISA_CALL(isa, convert_f32_to_bf16, a, b, n);
     });
   }
-  if (is(DType::kBFloat16, DType::kFloat32)) {
+  if (x.dtype() == DType::kBFloat16) {
     return run<BFloat16, float>(ctx, x, y, [isa](const BFloat16* a, float* b, std::int64_t n) {
       K25_ISA_CALL(isa, convert_bf16_to_f32, a, b, n);
     });
   }
-  if (is(DType::kFloat32, DType::kFloat64)) {
+  if (y.dtype() == DType::kFloat64) {
     return run<float, double>(ctx, x, y, [isa](const float* a, double* b, std::int64_t n) {
       K25_ISA_CALL(isa, convert_f32_to_f64, a, b, n);
     });
   }
-  if (is(DType::kFloat64, DType::kFloat32)) {
-    return run<double, float>(ctx, x, y, [isa](const double* a, float* b, std::int64_t n) {
-      K25_ISA_CALL(isa, convert_f64_to_f32, a, b, n);
-    });
-  }
-  fail(ErrorKind::kUsage, "convert: no conversion from " + std::string(dtype_name(x.dtype())) +
-                              " to " + std::string(dtype_name(y.dtype())) +
-                              "; there are fp32 <-> bf16, fp32 <-> fp64 and plain copies");
+  run<double, float>(ctx, x, y, [isa](const double* a, float* b, std::int64_t n) {
+    K25_ISA_CALL(isa, convert_f64_to_f32, a, b, n);
+  });
 }
 
 }  // namespace k25::kernels

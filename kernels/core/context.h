@@ -6,13 +6,23 @@
 #include "kernels/core/isa.h"
 #include "kernels/core/thread_pool.h"
 
+namespace k25::kernels {
+class GemmAlgorithms;  // kernels/gemm/gemm_algorithms.h
+}
+
 namespace k25 {
 
 /// Owned by the caller, passed to every op by reference. Holds no memory.
 struct Context {
   CpuIsa isa = CpuIsa::kV1;       ///< which build of the CPU kernels runs
   ThreadPool* threads = nullptr;  ///< null: the calling thread alone. Results never depend on it.
-  cudaStream_t stream = nullptr;  ///< CUDA ops enqueue here and never synchronise
+
+  // CUDA only (kernels/core/device.h owns them).
+  cudaStream_t stream = nullptr;  ///< ops enqueue here and never synchronise
+  cublasLtHandle_t cublaslt = nullptr;
+  cudnnHandle_t cudnn = nullptr;
+  int num_sms = 0;                                     ///< streaming multiprocessors of the device
+  kernels::GemmAlgorithms* gemm_algorithms = nullptr;  ///< the caller's; every op with a GEMM asks
 };
 
 /// Scratch of at least the plan's workspace_bytes, 64-byte aligned, free again when the op returns.

@@ -25,9 +25,13 @@ inline std::string operand_string(DType dtype, std::span<const std::int64_t> sha
   return std::string(dtype_name(dtype)) + " " + shape_string(shape);
 }
 
-/// Throws kUsage unless ops with several storage types (fp32, bf16, fp64) take `dtype`.
-inline void check_float_dtype(std::string_view op, DType dtype) {
-  if (dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat64) return;
+/// Throws kUsage unless ops with several storage types (fp32, bf16, on the CPU fp64) take `dtype`.
+inline void check_float_dtype(std::string_view op, DType dtype, Device device = Device::kCpu) {
+  if (dtype == DType::kFloat32 || dtype == DType::kBFloat16) return;
+  if (dtype == DType::kFloat64) {
+    if (device == Device::kCpu) return;
+    fail(ErrorKind::kUsage, std::string(op) + ": fp64 runs on the CPU only; use fp32 or bf16");
+  }
   fail(ErrorKind::kUsage, std::string(op) + ": dtype is " + std::string(dtype_name(dtype)) +
                               ", expected fp32, bf16 or fp64");
 }
@@ -44,21 +48,35 @@ constexpr DType accumulator_dtype(DType storage) {
   fail(ErrorKind::kUsage, std::string(op) + ": " + std::string(name) + " " + what);
 }
 
-inline constexpr const char* kNoCuda =
-    "is on the GPU, but there is no CUDA build of this op; pass a CPU view";
+/// Throws kUsage unless the operand lies where the op runs.
+inline void check_device(std::string_view op, std::string_view name, Device device, Device wanted) {
+  if (device == wanted) return;
+  operand_error(op, name,
+                wanted == Device::kCuda
+                    ? "is in host memory, but the op runs on the GPU; pass a view of device memory"
+                : kWithCuda
+                    ? "is on the GPU, but the op runs on the CPU; pass a view of host memory"
+                    : "is on the GPU, but this is no CUDA build; pass a view of host memory");
+}
 
-/// Throws kUsage unless `t` is a CPU view of `dtype` and `shape` with the strides asked for.
-/// An operand without elements may be absent.
+/// Throws kUsage unless ops can run on `device` in this build.
+inline void check_built_for(std::string_view op, Device device) {
+  if (kWithCuda || device == Device::kCpu) return;
+  fail(ErrorKind::kUsage, std::string(op) + ": planned for the GPU, but this is no CUDA build");
+}
+
+/// Throws kUsage unless `t` is a view of `dtype` and `shape` on `device` with the strides asked
+/// for. An operand without elements may be absent.
 inline void check_operand(std::string_view op, std::string_view name, const ConstTensor& t,
-                          DType dtype, std::initializer_list<std::int64_t> wanted,
-                          Density density) {
+                          DType dtype, std::initializer_list<std::int64_t> wanted, Density density,
+                          Device device = Device::kCpu) {
   const std::span<const std::int64_t> shape(wanted.begin(), wanted.size());
   std::int64_t count = 1;
   for (const std::int64_t n : shape) count *= n;
   if (count == 0 && !t) return;
 
   if (!t) operand_error(op, name, "is missing, expected " + operand_string(dtype, shape));
-  if (t.device() != Device::kCpu) operand_error(op, name, kNoCuda);
+  check_device(op, name, t.device(), device);
   bool same = t.dtype() == dtype && t.ndim() == static_cast<int>(shape.size());
   for (int d = 0; same && d < t.ndim(); ++d) same = t.dim(d) == shape[static_cast<std::size_t>(d)];
   if (!same) {
@@ -88,7 +106,7 @@ inline void check_operand(std::string_view op, std::string_view name, const Cons
 
 /// As check_operand, for ops that see a tensor of any shape as a run of `count` elements.
 inline void check_flat(std::string_view op, std::string_view name, const ConstTensor& t,
-                       DType dtype, std::int64_t count) {
+                       DType dtype, std::int64_t count, Device device = Device::kCpu) {
   if (count == 0 && !t) return;
   if (!t || t.dtype() != dtype || t.numel() != count) {
     operand_error(op, name,
@@ -96,7 +114,7 @@ inline void check_flat(std::string_view op, std::string_view name, const ConstTe
                       ", expected " + std::string(dtype_name(dtype)) + " with " +
                       std::to_string(count) + " elements");
   }
-  if (t.device() != Device::kCpu) operand_error(op, name, kNoCuda);
+  check_device(op, name, t.device(), device);
   if (!t.is_contiguous()) operand_error(op, name, shape_string(t.shape()) + " must be contiguous");
 }
 

@@ -101,6 +101,14 @@ class BasicTensor {
     return true;
   }
 
+  /// The same shape and strides over other memory.
+  BasicTensor at(Pointer data, Device device) const {
+    BasicTensor t = *this;
+    t.data_ = data;
+    t.device_ = device;
+    return t;
+  }
+
   /// Elements [begin, end) along `d`; same memory.
   BasicTensor slice(int d, std::int64_t begin, std::int64_t end) const {
     K25_CHECK(d >= 0 && d < ndim_ && 0 <= begin && begin <= end && end <= shape_[d],

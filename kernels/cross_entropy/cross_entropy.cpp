@@ -7,17 +7,11 @@
 #include "kernels/core/buffer.h"
 #include "kernels/core/operand.h"
 #include "kernels/cross_entropy/cross_entropy_cpu.h"
-#include "kernels/gemm/gemm.h"
+#include "kernels/cross_entropy/cross_entropy_cuda.h"
+#include "kernels/cross_entropy/cross_entropy_layout.h"
 
 namespace k25::kernels {
-namespace {
 
-constexpr std::int64_t kChunk = 1024;  // classes at a time
-constexpr std::int64_t kTileElements =
-    1 << 18;  // of a logit tile: 1 MiB in fp32, half a second cache
-constexpr std::int64_t kGrainElements = 16384;  // of a logit tile, for one piece of the work
-
-/// z [rows, cols] = x weight^T.
 GemmDesc logits_gemm(const CrossEntropyDesc& d, std::int64_t rows, std::int64_t cols) {
   GemmDesc g;
   g.m = rows;
@@ -26,9 +20,10 @@ GemmDesc logits_gemm(const CrossEntropyDesc& d, std::int64_t rows, std::int64_t 
   g.transpose_b = Transpose::kYes;
   g.dtype_ab = d.dtype;
   g.dtype_d = accumulator_dtype(d.dtype);
+  g.device = d.device;
   return g;
 }
-/// dx [rows, hidden] (+)= dz weight.
+
 GemmDesc dx_gemm(const CrossEntropyDesc& d, std::int64_t rows, std::int64_t cols,
                  Accumulate accumulate) {
   GemmDesc g;
@@ -37,10 +32,11 @@ GemmDesc dx_gemm(const CrossEntropyDesc& d, std::int64_t rows, std::int64_t cols
   g.k = cols;
   g.dtype_ab = d.dtype;
   g.dtype_d = accumulator_dtype(d.dtype);
+  g.device = d.device;
   g.accumulate = accumulate;
   return g;
 }
-/// dweight [cols, hidden] += dz^T x.
+
 GemmDesc dweight_gemm(const CrossEntropyDesc& d, std::int64_t rows, std::int64_t cols) {
   GemmDesc g;
   g.m = cols;
@@ -49,33 +45,30 @@ GemmDesc dweight_gemm(const CrossEntropyDesc& d, std::int64_t rows, std::int64_t
   g.transpose_a = Transpose::kYes;
   g.dtype_ab = d.dtype;
   g.dtype_d = accumulator_dtype(d.dtype);
+  g.device = d.device;
   g.accumulate = Accumulate::kAdd;
   return g;
 }
 
-/// The workspace, piece by piece.
-struct Scratch {
-  Tensor logits, dz, dx, max, sum, target;
-  Workspace gemm;
-  Bytes total;
-};
-
-/// `base` null: sizes only.
-Scratch layout(const CrossEntropyPlan& plan, void* base) {
+CrossEntropyScratch cross_entropy_scratch(const CrossEntropyPlan& plan, void* base) {
   const CrossEntropyDesc& d = plan.desc;
-  Scratch s;
+  CrossEntropyScratch s;
   std::int64_t used = 0;
   const auto take = [&](DType dtype, std::initializer_list<std::int64_t> shape) {
-    Tensor t(base == nullptr ? nullptr : static_cast<char*>(base) + used, dtype, shape);
+    Tensor t(base == nullptr ? nullptr : static_cast<char*>(base) + used, dtype, shape, d.device);
     used += align_up(t.bytes().n);
     return t;
   };
+  const auto take_rows = [&](DType dtype, std::int64_t cols) {
+    const std::int64_t padded = d.device == Device::kCuda ? align_up(cols, kCudaRowPadding) : cols;
+    return take(dtype, {plan.row_tile, padded}).slice(1, 0, cols);
+  };
   const DType a = accumulator_dtype(d.dtype);
-  s.logits = take(a, {plan.row_tile, plan.vocab_chunk});
+  s.logits = take_rows(a, plan.vocab_chunk);
   s.dz = s.logits;
   if (a != d.dtype) {
-    s.dz = take(d.dtype, {plan.row_tile, plan.vocab_chunk});
-    s.dx = take(a, {plan.row_tile, d.hidden});
+    s.dz = take_rows(d.dtype, plan.vocab_chunk);
+    s.dx = take_rows(a, d.hidden);
   }
   s.max = take(a, {plan.row_tile});
   s.sum = take(a, {plan.row_tile});
@@ -96,25 +89,20 @@ Scratch layout(const CrossEntropyPlan& plan, void* base) {
   return s;
 }
 
-void check_labels(const ConstTensor& label, const CrossEntropyDesc& d) {
-  if (d.rows == 0) return;
-  const std::int32_t* const labels = label.data<std::int32_t>();
-  for (std::int64_t n = 0; n < d.rows; ++n) {
-    if (labels[n] == kIgnoredLabel || (labels[n] >= 0 && labels[n] < d.vocab)) continue;
-    fail(ErrorKind::kUsage, "cross_entropy: row " + std::to_string(n) + " has label " +
-                                std::to_string(labels[n]) + ", not in [0, " +
-                                std::to_string(d.vocab) + ") and not " +
-                                std::to_string(kIgnoredLabel) + " (ignored)");
-  }
-}
+namespace {
+
+constexpr std::int64_t kChunk = 1024;  // classes at a time
+constexpr std::int64_t kTileElements =
+    1 << 18;  // of a logit tile: 1 MiB in fp32, half a second cache
+constexpr std::int64_t kGrainElements = 16384;  // of a logit tile, for one piece of the work
 
 void check_inputs(const CrossEntropyDesc& d, const ConstTensor& x, const ConstTensor& weight,
                   const ConstTensor& label) {
   const std::string_view op = "cross_entropy";
-  check_operand(op, "x", x, d.dtype, {d.rows, d.hidden}, Density::kRows);
-  check_operand(op, "weight", weight, d.dtype, {d.vocab, d.hidden}, Density::kRows);
-  check_operand(op, "label", label, DType::kInt32, {d.rows}, Density::kContiguous);
-  check_labels(label, d);
+  check_operand(op, "x", x, d.dtype, {d.rows, d.hidden}, Density::kRows, d.device);
+  check_operand(op, "weight", weight, d.dtype, {d.vocab, d.hidden}, Density::kRows, d.device);
+  check_operand(op, "label", label, DType::kInt32, {d.rows}, Density::kContiguous, d.device);
+  if (d.device == Device::kCpu) cross_entropy_check_labels(d, label);
 }
 
 /// One call on one row tile: its logits chunk by chunk.
@@ -122,7 +110,7 @@ template <class T, class A>
 struct TileRun {
   Context& ctx;
   const CrossEntropyPlan& plan;
-  const Scratch& scratch;
+  const CrossEntropyScratch& scratch;
   ConstTensor x, weight;  // x: rows of this tile
   LogitTile<A> tile;
   std::int64_t rows;
@@ -165,9 +153,10 @@ struct TileRun {
 };
 
 template <class T, class A>
-TileRun<T, A> tile_run(Context& ctx, const CrossEntropyPlan& plan, const Scratch& scratch,
-                       const ConstTensor& x, const ConstTensor& weight, const ConstTensor& label,
-                       std::int64_t begin, std::int64_t end) {
+TileRun<T, A> tile_run(Context& ctx, const CrossEntropyPlan& plan,
+                       const CrossEntropyScratch& scratch, const ConstTensor& x,
+                       const ConstTensor& weight, const ConstTensor& label, std::int64_t begin,
+                       std::int64_t end) {
   TileRun<T, A> run{ctx,         plan,    scratch, x.slice(0, begin, end), weight, {},
                     end - begin, nullptr, nullptr};
   run.tile.label = label.data<std::int32_t>() + begin;
@@ -179,7 +168,7 @@ TileRun<T, A> tile_run(Context& ctx, const CrossEntropyPlan& plan, const Scratch
 
 template <class T, class A>
 void forward_typed(Context& ctx, const CrossEntropyPlan& plan, const CrossEntropyForwardIn& in,
-                   const CrossEntropyForwardOut& out, const Scratch& scratch) {
+                   const CrossEntropyForwardOut& out, const CrossEntropyScratch& scratch) {
   const CrossEntropyDesc& d = plan.desc;
   for (std::int64_t begin = 0; begin < d.rows; begin += plan.row_tile) {
     const std::int64_t end = std::min(begin + plan.row_tile, d.rows);
@@ -205,7 +194,7 @@ void zero_rows(const Tensor& t) {
 
 template <class T, class A>
 void backward_typed(Context& ctx, const CrossEntropyPlan& plan, const CrossEntropyBackwardIn& in,
-                    const CrossEntropyBackwardOut& out, const Scratch& scratch) {
+                    const CrossEntropyBackwardOut& out, const CrossEntropyScratch& scratch) {
   const CrossEntropyDesc& d = plan.desc;
   for (std::int64_t begin = 0; begin < d.rows; begin += plan.row_tile) {
     const std::int64_t end = std::min(begin + plan.row_tile, d.rows);
@@ -235,7 +224,47 @@ void backward_typed(Context& ctx, const CrossEntropyPlan& plan, const CrossEntro
   }
 }
 
+/// About equal parts of n, at most `most` each and a multiple of `unit`, so that the last is no
+/// sliver.
+std::int64_t part_of(std::int64_t n, std::int64_t most, std::int64_t unit) {
+  const std::int64_t parts = (n + most - 1) / most;
+  return parts == 0 ? 0 : std::min(n, align_up((n + parts - 1) / parts, unit));
+}
+
+void choose_cpu_tile(CrossEntropyPlan& plan) {
+  const CrossEntropyDesc& d = plan.desc;
+  plan.vocab_chunk =
+      d.vocab_chunk > 0 ? std::min(d.vocab, d.vocab_chunk) : part_of(d.vocab, kChunk, 16);
+  const std::int64_t tile = kTileElements / plan.vocab_chunk / 32 * 32;
+  plan.row_tile = std::min(d.rows, std::clamp<std::int64_t>(tile, 32, kChunk));
+}
+
+void choose_cuda_tile(CrossEntropyPlan& plan) {
+  const CrossEntropyDesc& d = plan.desc;
+  plan.vocab_chunk = d.vocab_chunk > 0 ? std::min(d.vocab, d.vocab_chunk)
+                                       : part_of(d.vocab, kCudaChunk, kCudaTileUnit);
+  std::int64_t row_bytes = align_up(plan.vocab_chunk, kCudaRowPadding) * 4;
+  if (d.dtype == DType::kBFloat16) {
+    row_bytes += row_bytes / 2 + align_up(d.hidden, kCudaRowPadding) * 4;
+  }
+  const std::int64_t most =
+      std::min(kCudaTileBytes / row_bytes / kCudaTileUnit * kCudaTileUnit, kCudaRows);
+  plan.row_tile = part_of(d.rows, std::max(most, kCudaTileUnit), kCudaTileUnit);
+}
+
 }  // namespace
+
+void cross_entropy_check_labels(const CrossEntropyDesc& d, const ConstTensor& host_label_N) {
+  if (d.rows == 0) return;
+  const std::int32_t* const labels = host_label_N.data<std::int32_t>();
+  for (std::int64_t n = 0; n < d.rows; ++n) {
+    if (labels[n] == kIgnoredLabel || (labels[n] >= 0 && labels[n] < d.vocab)) continue;
+    fail(ErrorKind::kUsage, "cross_entropy: row " + std::to_string(n) + " has label " +
+                                std::to_string(labels[n]) + ", not in [0, " +
+                                std::to_string(d.vocab) + ") and not " +
+                                std::to_string(kIgnoredLabel) + " (ignored)");
+  }
+}
 
 CrossEntropyPlan cross_entropy_plan(const CrossEntropyDesc& d) {
   K25_CHECK(d.rows >= 0, "cross_entropy: rows " + std::to_string(d.rows) + " must not be negative");
@@ -245,16 +274,18 @@ CrossEntropyPlan cross_entropy_plan(const CrossEntropyDesc& d) {
             "cross_entropy: vocab " + std::to_string(d.vocab) + " must be in [1, 2^31)");
   K25_CHECK(d.vocab_chunk >= 0, "cross_entropy: vocab_chunk " + std::to_string(d.vocab_chunk) +
                                     " must be positive, or 0 to let the plan choose");
-  check_float_dtype("cross_entropy", d.dtype);
+  check_float_dtype("cross_entropy", d.dtype, d.device);
+  check_built_for("cross_entropy", d.device);
+  K25_CHECK(d.device == Device::kCpu || d.dtype != DType::kFloat64,
+            "cross_entropy: fp64 runs on the CPU only; use fp32 or bf16 on the GPU");
   CrossEntropyPlan plan;
   plan.desc = d;
-  // Chunks of about equal size, so that the last is no sliver.
-  const std::int64_t chunks = (d.vocab + kChunk - 1) / kChunk;
-  plan.vocab_chunk = std::min(
-      d.vocab, d.vocab_chunk > 0 ? d.vocab_chunk : align_up((d.vocab + chunks - 1) / chunks, 16));
-  const std::int64_t tile = kTileElements / plan.vocab_chunk / 32 * 32;
-  plan.row_tile = std::min(d.rows, std::clamp<std::int64_t>(tile, 32, kChunk));
-  plan.workspace_bytes = d.rows > 0 ? layout(plan, nullptr).total : Bytes{0};
+  if (d.device == Device::kCuda) {
+    choose_cuda_tile(plan);
+  } else {
+    choose_cpu_tile(plan);
+  }
+  plan.workspace_bytes = d.rows > 0 ? cross_entropy_scratch(plan, nullptr).total : Bytes{0};
   plan.saved_bytes = bytes_of(Elems{d.rows}, accumulator_dtype(d.dtype));
   return plan;
 }
@@ -265,14 +296,22 @@ void cross_entropy_forward(Context& ctx, const CrossEntropyPlan& plan,
   const CrossEntropyDesc& d = plan.desc;
   const std::string_view op = "cross_entropy";
   check_inputs(d, in.x_ND, in.weight_VD, in.label_N);
-  check_operand(op, "nll", out.nll_N, accumulator_dtype(d.dtype), {d.rows}, Density::kContiguous);
-  check_operand(op, "lse", out.lse_N, accumulator_dtype(d.dtype), {d.rows}, Density::kContiguous);
+  check_operand(op, "nll", out.nll_N, accumulator_dtype(d.dtype), {d.rows}, Density::kContiguous,
+                d.device);
+  check_operand(op, "lse", out.lse_N, accumulator_dtype(d.dtype), {d.rows}, Density::kContiguous,
+                d.device);
   if (out.argmax_N) {
-    check_operand(op, "argmax", out.argmax_N, DType::kInt32, {d.rows}, Density::kContiguous);
+    check_operand(op, "argmax", out.argmax_N, DType::kInt32, {d.rows}, Density::kContiguous,
+                  d.device);
   }
   check_workspace(op, workspace, plan.workspace_bytes);
   if (d.rows == 0) return;
-  const Scratch scratch = layout(plan, workspace.data);
+  if constexpr (kWithCuda) {
+    if (d.device == Device::kCuda) {
+      return cross_entropy_forward_cuda(ctx, plan, in, out, workspace);
+    }
+  }
+  const CrossEntropyScratch scratch = cross_entropy_scratch(plan, workspace.data);
   switch (d.dtype) {
     case DType::kFloat64:
       return forward_typed<double, double>(ctx, plan, in, out, scratch);
@@ -289,15 +328,21 @@ void cross_entropy_backward(Context& ctx, const CrossEntropyPlan& plan,
   const CrossEntropyDesc& d = plan.desc;
   const std::string_view op = "cross_entropy";
   check_inputs(d, in.x_ND, in.weight_VD, in.label_N);
-  check_operand(op, "lse", in.lse_N, accumulator_dtype(d.dtype), {d.rows}, Density::kContiguous);
-  check_operand(op, "dx", out.dx_ND, d.dtype, {d.rows, d.hidden}, Density::kRows);
+  check_operand(op, "lse", in.lse_N, accumulator_dtype(d.dtype), {d.rows}, Density::kContiguous,
+                d.device);
+  check_operand(op, "dx", out.dx_ND, d.dtype, {d.rows, d.hidden}, Density::kRows, d.device);
   if (out.dweight_VD) {
     check_operand(op, "dweight", out.dweight_VD, accumulator_dtype(d.dtype), {d.vocab, d.hidden},
-                  Density::kRows);
+                  Density::kRows, d.device);
   }
   check_workspace(op, workspace, plan.workspace_bytes);
   if (d.rows == 0) return;
-  const Scratch scratch = layout(plan, workspace.data);
+  if constexpr (kWithCuda) {
+    if (d.device == Device::kCuda) {
+      return cross_entropy_backward_cuda(ctx, plan, in, out, workspace);
+    }
+  }
+  const CrossEntropyScratch scratch = cross_entropy_scratch(plan, workspace.data);
   switch (d.dtype) {
     case DType::kFloat64:
       return backward_typed<double, double>(ctx, plan, in, out, scratch);

@@ -11,7 +11,13 @@
 //         dx = dz weight (overwritten);  dweight += dz^T x. z is recomputed chunk by chunk.
 // Numerics  z, softmax and sums in fp32 for fp32 and bf16 storage; dz is rounded to x's dtype
 //         before the two products. Chunks in order.
-// Errors  kUsage naming row, label and V for a label outside [0, V) that is not kIgnoredLabel.
+// GPU     fp32 and bf16; fp64 runs on the CPU only. Rows go in tiles of at most 8192, classes in
+//         chunks of at most 8192, so that the workspace stays below 512 MiB however many rows there
+//         are (8192 rows of D = 2048 in bf16: 480 MiB; chunks chosen by the caller aside). The
+//         products need Context::gemm_algorithms (kernels/gemm).
+// Errors  kUsage naming row, label and V for a label outside [0, V) that is not kIgnoredLabel. On
+//         the GPU labels are not read back: check them on the host before they are copied
+//         (cross_entropy_check_labels); a wrong one gives its row nll = NaN and no gradient.
 
 #include "kernels/core/context.h"
 #include "kernels/core/tensor.h"
@@ -24,6 +30,7 @@ struct CrossEntropyDesc {
   std::int64_t rows = 0, hidden = 0, vocab = 0;
   DType dtype = DType::kFloat32;
   std::int64_t vocab_chunk = 0;  ///< 0: chosen by the plan
+  Device device = Device::kCpu;  ///< where it runs
 };
 struct CrossEntropyPlan {
   CrossEntropyDesc desc;
@@ -45,6 +52,9 @@ struct CrossEntropyBackwardOut {
 };
 
 CrossEntropyPlan cross_entropy_plan(const CrossEntropyDesc& desc);
+/// Throws kUsage, as above, for a wrong label among `host_label_N`, [N] int32 in host memory. On
+/// the CPU both directions call it themselves.
+void cross_entropy_check_labels(const CrossEntropyDesc& desc, const ConstTensor& host_label_N);
 void cross_entropy_forward(Context& ctx, const CrossEntropyPlan& plan,
                            const CrossEntropyForwardIn& in, const CrossEntropyForwardOut& out,
                            Workspace workspace);

@@ -6,6 +6,7 @@
 
 #include "kernels/core/operand.h"
 #include "kernels/embedding/embedding_cpu.h"
+#include "kernels/embedding/embedding_cuda.h"
 
 namespace k25::kernels {
 namespace {
@@ -16,17 +17,9 @@ constexpr std::int64_t kColumnGrain = 128;
 
 /// Before anything is written.
 void check_tokens(const ConstTensor& token_N, const EmbeddingDesc& d) {
-  check_operand("embedding", "token_N", token_N, DType::kInt32, {d.tokens}, Density::kContiguous);
-  if (d.tokens == 0) return;
-  const auto* token = token_N.data<std::int32_t>();
-  for (std::int64_t n = 0; n < d.tokens; ++n) {
-    if (token[n] < 0 || token[n] >= d.vocab) {
-      fail(ErrorKind::kUsage, "embedding: token " + std::to_string(token[n]) + " at position " +
-                                  std::to_string(n) + " is outside the vocabulary of " +
-                                  std::to_string(d.vocab) + " (0 to " +
-                                  std::to_string(d.vocab - 1) + ")");
-    }
-  }
+  if (d.device == Device::kCpu) return embedding_check_tokens(d, token_N);
+  check_operand("embedding", "token_N", token_N, DType::kInt32, {d.tokens}, Density::kContiguous,
+                d.device);
 }
 
 template <class T, class Sum>
@@ -54,17 +47,49 @@ EmbeddingPlan embedding_plan(const EmbeddingDesc& desc) {
                                 std::to_string(desc.vocab) + " and hidden " +
                                 std::to_string(desc.hidden) + " must not be negative");
   }
-  check_float_dtype("embedding", desc.dtype);
-  return {.desc = desc, .workspace_bytes = Bytes{0}};
+  check_built_for("embedding", desc.device);
+  check_float_dtype("embedding", desc.dtype, desc.device);
+  EmbeddingPlan plan{.desc = desc, .workspace_bytes = Bytes{0}};
+  if constexpr (kWithCuda) {
+    if (desc.device == Device::kCuda) {
+      if (desc.tokens > INT32_MAX || desc.vocab > INT32_MAX) {
+        fail(ErrorKind::kUsage, "embedding: tokens " + std::to_string(desc.tokens) + " and vocab " +
+                                    std::to_string(desc.vocab) +
+                                    " must be below 2^31 on the GPU; use smaller batches");
+      }
+      plan.workspace_bytes = embedding_workspace_cuda(desc);
+    }
+  }
+  return plan;
+}
+
+void embedding_check_tokens(const EmbeddingDesc& desc, const ConstTensor& host_token_N) {
+  check_operand("embedding", "token_N", host_token_N, DType::kInt32, {desc.tokens},
+                Density::kContiguous);
+  if (desc.tokens == 0) return;
+  const auto* token = host_token_N.data<std::int32_t>();
+  for (std::int64_t n = 0; n < desc.tokens; ++n) {
+    if (token[n] < 0 || token[n] >= desc.vocab) {
+      fail(ErrorKind::kUsage, "embedding: token " + std::to_string(token[n]) + " at position " +
+                                  std::to_string(n) + " is outside the vocabulary of " +
+                                  std::to_string(desc.vocab) + " (0 to " +
+                                  std::to_string(desc.vocab - 1) + ")");
+    }
+  }
 }
 
 void embedding_forward(Context& ctx, const EmbeddingPlan& plan, const EmbeddingForwardIn& in,
                        const EmbeddingForwardOut& out, Workspace /*workspace*/) {
   const EmbeddingDesc& d = plan.desc;
-  check_operand("embedding", "table_VD", in.table_VD, d.dtype, {d.vocab, d.hidden}, Density::kRows);
-  check_operand("embedding", "out_ND", out.out_ND, d.dtype, {d.tokens, d.hidden}, Density::kRows);
+  check_operand("embedding", "table_VD", in.table_VD, d.dtype, {d.vocab, d.hidden}, Density::kRows,
+                d.device);
+  check_operand("embedding", "out_ND", out.out_ND, d.dtype, {d.tokens, d.hidden}, Density::kRows,
+                d.device);
   check_tokens(in.token_N, d);
   if (d.tokens == 0 || d.hidden == 0) return;
+  if constexpr (kWithCuda) {
+    if (d.device == Device::kCuda) return embedding_forward_cuda(ctx, plan, in, out);
+  }
 
   const auto* token = in.token_N.data<std::int32_t>();
   const std::int64_t size = dtype_bytes(d.dtype);
@@ -81,13 +106,18 @@ void embedding_forward(Context& ctx, const EmbeddingPlan& plan, const EmbeddingF
 }
 
 void embedding_backward(Context& ctx, const EmbeddingPlan& plan, const EmbeddingBackwardIn& in,
-                        const EmbeddingBackwardOut& out, Workspace /*workspace*/) {
+                        const EmbeddingBackwardOut& out, Workspace workspace) {
   const EmbeddingDesc& d = plan.desc;
-  check_operand("embedding", "dout_ND", in.dout_ND, d.dtype, {d.tokens, d.hidden}, Density::kRows);
+  check_operand("embedding", "dout_ND", in.dout_ND, d.dtype, {d.tokens, d.hidden}, Density::kRows,
+                d.device);
   check_operand("embedding", "dtable_VD", out.dtable_VD, accumulator_dtype(d.dtype),
-                {d.vocab, d.hidden}, Density::kRows);
+                {d.vocab, d.hidden}, Density::kRows, d.device);
   check_tokens(in.token_N, d);
+  check_workspace("embedding", workspace, plan.workspace_bytes);
   if (d.tokens == 0 || d.hidden == 0) return;
+  if constexpr (kWithCuda) {
+    if (d.device == Device::kCuda) return embedding_backward_cuda(ctx, plan, in, out, workspace);
+  }
   switch (d.dtype) {
     case DType::kFloat32:
       return backward<float, float>(ctx, d, in, out);

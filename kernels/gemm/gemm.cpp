@@ -6,7 +6,9 @@
 #include <type_traits>
 
 #include "kernels/core/buffer.h"
+#include "kernels/core/operand.h"
 #include "kernels/gemm/gemm_cpu.h"
+#include "kernels/gemm/gemm_cuda.h"
 
 namespace k25::kernels {
 namespace {
@@ -38,10 +40,16 @@ std::string operand_text(const char* name, const ConstTensor& t) {
          shape_string(t.shape());
 }
 
+/// Of the scratch on the device the product runs on.
+std::int64_t workspace_size(const GemmDesc& d) {
+  if (d.device == Device::kCpu || d.m == 0 || d.n == 0 || d.k == 0) return layout(d).size;
+  if (!gemm_is_widened(d)) return kGemmCudaBytes;
+  return kGemmCudaBytes + std::min(d.m, kGemmWideRows) * std::min(d.n, kGemmWideCols) * 4;
+}
+
 void check_operand(const char* name, const ConstTensor& t, DType dtype, std::int64_t rows,
-                   std::int64_t cols) {
-  K25_CHECK(t.device() == Device::kCpu,
-            std::string("gemm: no CUDA build of this op (") + name + " is on the GPU)");
+                   std::int64_t cols, Device device) {
+  if (t) check_device("gemm", name, t.device(), device);
   K25_CHECK(t.ndim() == 2 && t.dtype() == dtype && t.dim(0) == rows && t.dim(1) == cols,
             operand_text(name, t) + ", the plan expects " + std::string(dtype_name(dtype)) + " [" +
                 std::to_string(rows) + ", " + std::to_string(cols) + "]");
@@ -55,9 +63,9 @@ void check_call(const GemmDesc& d, const GemmIn& in, const GemmOut& out, Workspa
                 std::int64_t planned) {
   const bool ta = d.transpose_a == Transpose::kYes;
   const bool tb = d.transpose_b == Transpose::kYes;
-  check_operand("A", in.a, d.dtype_ab, ta ? d.k : d.m, ta ? d.m : d.k);
-  check_operand("B", in.b, d.dtype_ab, tb ? d.n : d.k, tb ? d.k : d.n);
-  check_operand("D", out.d, d.dtype_d, d.m, d.n);
+  check_operand("A", in.a, d.dtype_ab, ta ? d.k : d.m, ta ? d.m : d.k, d.device);
+  check_operand("B", in.b, d.dtype_ab, tb ? d.n : d.k, tb ? d.k : d.n, d.device);
+  check_operand("D", out.d, d.dtype_d, d.m, d.n, d.device);
   K25_CHECK(!out.d || (out.d.raw() != in.a.raw() && out.d.raw() != in.b.raw()),
             "gemm: D starts where an operand starts; D must not overlap A or B");
   K25_CHECK(workspace.size.n >= planned && (planned == 0 || workspace.data != nullptr),
@@ -133,20 +141,26 @@ GemmPlan gemm_plan(const GemmDesc& desc) {
             "gemm: no product of " + std::string(dtype_name(desc.dtype_ab)) + " operands into " +
                 std::string(dtype_name(desc.dtype_d)) +
                 "; fp32 and bf16 operands give fp32 or bf16, fp64 gives fp64");
-  return {desc, Bytes{layout(desc).size}};
+  check_built_for("gemm", desc.device);
+  K25_CHECK(desc.device == Device::kCpu || desc.dtype_ab != DType::kFloat64,
+            "gemm: fp64 runs on the CPU only; use fp32 or bf16 on the GPU");
+  return {desc, Bytes{workspace_size(desc)}};
 }
 
 void gemm_forward(Context& ctx, const GemmPlan& plan, const GemmIn& in, const GemmOut& out,
                   Workspace workspace) {
   const GemmDesc& d = plan.desc;
-  const Layout at = layout(d);
-  check_call(d, in, out, workspace, at.size);
+  check_call(d, in, out, workspace, workspace_size(d));
   if (d.m == 0 || d.n == 0) return;
+  if constexpr (kWithCuda) {
+    if (d.device == Device::kCuda) return gemm_forward_cuda(ctx, d, in, out, workspace);
+  }
   if (d.k == 0) {
     if (d.accumulate == Accumulate::kOverwrite) write_zeros(d, out.d);
     return;
   }
 
+  const Layout at = layout(d);
   char* scratch = static_cast<char*>(workspace.data);
   GemmPart whole;
   whole.a = in.a.raw();

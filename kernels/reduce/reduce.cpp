@@ -6,6 +6,7 @@
 
 #include "kernels/core/operand.h"
 #include "kernels/reduce/reduce_cpu.h"
+#include "kernels/reduce/reduce_cuda.h"
 
 namespace k25::kernels {
 namespace {
@@ -31,16 +32,43 @@ void chunk_square_sums(Context& ctx, const ConstTensor& x_n, const Tensor& sums_
                                 std::to_string(kChunk) + "; pad the flat buffer with zeros");
   }
   const std::int64_t chunks = n / kChunk;
-  check_operand("chunk_square_sums", "x_n", x_n, DType::kFloat32, {n}, Density::kContiguous);
+  const Device device = x_n.device();
+  check_built_for("chunk_square_sums", device);
+  check_operand("chunk_square_sums", "x_n", x_n, DType::kFloat32, {n}, Density::kContiguous,
+                device);
   check_operand("chunk_square_sums", "sums_c", sums_c, DType::kFloat64, {chunks},
-                Density::kContiguous);
+                Density::kContiguous, device);
   if (chunks == 0) return;
+  if constexpr (kWithCuda) {
+    if (device == Device::kCuda) return chunk_square_sums_cuda(ctx, x_n, sums_c);
+  }
   const float* x = x_n.data<float>();
   double* sums = sums_c.data<double>();
   const auto body = [&](std::int64_t begin, std::int64_t end) {
     K25_ISA_CALL(ctx.isa, square_sums_cpu, x + begin * kChunk, sums + begin, end - begin);
   };
   parallel_for(ctx.threads, chunks, kChunksPerBlock, std::ref(body));
+}
+
+void row_sums(Context& ctx, const ConstTensor& x_rn, const Tensor& sums_r) {
+  const std::int64_t rows = only_dim("row_sums", "sums_r", sums_r);
+  const Device device = sums_r.device();
+  check_built_for("row_sums", device);
+  const std::int64_t cols = x_rn.ndim() == 2 ? x_rn.dim(1) : -1;
+  check_operand("row_sums", "x_rn", x_rn, DType::kFloat32, {rows, cols}, Density::kRows, device);
+  check_operand("row_sums", "sums_r", sums_r, DType::kFloat64, {rows}, Density::kContiguous,
+                device);
+  if (rows == 0) return;
+  if constexpr (kWithCuda) {
+    if (device == Device::kCuda) return row_sums_cuda(ctx, x_rn, sums_r);
+  }
+  const float* x = x_rn.data<float>();
+  double* sums = sums_r.data<double>();
+  const auto body = [&](std::int64_t begin, std::int64_t end) {
+    K25_ISA_CALL(ctx.isa, row_sums_cpu, x + begin * x_rn.stride(0), x_rn.stride(0), cols,
+                 sums + begin, end - begin);
+  };
+  parallel_for(ctx.threads, rows, 1, std::ref(body));
 }
 
 double add_in_order(const ConstTensor& sums_c) {
@@ -60,10 +88,15 @@ void ordered_sum(Context& ctx, const ConstTensor& parts_pn, const Tensor& acc_n)
          "ordered_sum: parts_pn is " + shape_string(parts_pn.shape()) + ", expected [parts, n]");
   }
   const std::int64_t num_parts = parts_pn.dim(0);
+  const Device device = acc_n.device();
+  check_built_for("ordered_sum", device);
   check_operand("ordered_sum", "parts_pn", parts_pn, DType::kFloat32, {num_parts, n},
-                Density::kRows);
-  check_operand("ordered_sum", "acc_n", acc_n, DType::kFloat32, {n}, Density::kContiguous);
+                Density::kRows, device);
+  check_operand("ordered_sum", "acc_n", acc_n, DType::kFloat32, {n}, Density::kContiguous, device);
   if (n == 0 || num_parts == 0) return;
+  if constexpr (kWithCuda) {
+    if (device == Device::kCuda) return ordered_sum_cuda(ctx, parts_pn, acc_n);
+  }
   const float* parts = parts_pn.data<float>();
   float* acc = acc_n.data<float>();
   const auto body = [&](std::int64_t begin, std::int64_t end) {
@@ -92,6 +125,21 @@ bool all_finite(Context& ctx, const ConstTensor& x_n, std::int64_t& first) {
   if (lowest.load() == n) return true;
   first = lowest.load();
   return false;
+}
+
+void first_not_finite(Context& ctx, const ConstTensor& x_n, const Tensor& first) {
+  const std::int64_t n = only_dim("first_not_finite", "x_n", x_n);
+  const Device device = x_n.device();
+  check_built_for("first_not_finite", device);
+  check_operand("first_not_finite", "x_n", x_n, DType::kFloat32, {n}, Density::kContiguous, device);
+  check_operand("first_not_finite", "first", first, DType::kInt64, {1}, Density::kContiguous,
+                device);
+  if constexpr (kWithCuda) {
+    if (device == Device::kCuda) return first_not_finite_cuda(ctx, x_n, first);
+  }
+  std::int64_t at = n;
+  all_finite(ctx, x_n, at);
+  first.data<std::int64_t>()[0] = at;
 }
 
 }  // namespace k25::kernels

@@ -7,6 +7,9 @@
 //   then lanes are added by halves: lane l += lane l + 16, then 8, 4, 2, 1. Non-finite elements
 //   give a non-finite sum, so the sums are the finite check too.
 // ordered_sum: acc_i = ((acc_i + part_0i) + part_1i) + ... in fp32, parts in index order.
+// Devices  an op runs where its operands lie, all of them on one device; CPU and CUDA give equal
+//         bits (IEEE leaves the payload of NaN open). add_in_order and all_finite return a number
+//         to the host, so they take host memory only; on the GPU: copy the sums, first_not_finite.
 
 #include "kernels/core/context.h"
 #include "kernels/core/tensor.h"
@@ -21,10 +24,18 @@ void chunk_square_sums(Context& ctx, const ConstTensor& x_n, const Tensor& sums_
 /// The sum of `sums` in index order.
 double add_in_order(const ConstTensor& sums_c);
 
+/// sums_r: [r] fp64, sums_r[i] = the sum of row i of x ([r, n] fp32, rows dense), in the 32 lanes
+/// of chunk_square_sums.
+void row_sums(Context& ctx, const ConstTensor& x_rn, const Tensor& sums_r);
+
 /// parts: [p, n] fp32, rows may be strided. acc: [n] fp32, contiguous.
 void ordered_sum(Context& ctx, const ConstTensor& parts_pn, const Tensor& acc_n);
 
 /// True when every element of x ([n] fp32) is finite; otherwise `first` is the first that is not.
 bool all_finite(Context& ctx, const ConstTensor& x_n, std::int64_t& first);
+
+/// Writes to first ([1] int64) the index of the first element of x ([n] fp32) that is not finite,
+/// or n.
+void first_not_finite(Context& ctx, const ConstTensor& x_n, const Tensor& first);
 
 }  // namespace k25::kernels

@@ -9,6 +9,13 @@ namespace {
 
 constexpr int kLanes = 32;  // of reduce.h, on every machine
 
+double join(double* lanes) {
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+  }
+  return lanes[0];
+}
+
 double square_sum(const float* x) {
   double lanes[kLanes] = {};
   for (std::int64_t i = 0; i < kChunk; i += kLanes) {
@@ -17,16 +24,28 @@ double square_sum(const float* x) {
       lanes[l] += v * v;
     }
   }
-  for (int half = kLanes / 2; half > 0; half /= 2) {
-    for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+  return join(lanes);
+}
+
+double row_sum(const float* x, std::int64_t n) {
+  double lanes[kLanes] = {};
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int l = 0; l < kLanes; ++l) lanes[l] += x[i + l];
   }
-  return lanes[0];
+  for (int l = 0; i + l < n; ++l) lanes[l] += x[i + l];
+  return join(lanes);
 }
 
 }  // namespace
 
 void square_sums_cpu(const float* x, double* sums, std::int64_t chunks) {
   for (std::int64_t c = 0; c < chunks; ++c) sums[c] = square_sum(x + c * kChunk);
+}
+
+void row_sums_cpu(const float* x, std::int64_t stride, std::int64_t n, double* sums,
+                  std::int64_t rows) {
+  for (std::int64_t r = 0; r < rows; ++r) sums[r] = row_sum(x + r * stride, n);
 }
 
 void ordered_sum_cpu(const float* __restrict parts, std::int64_t num_parts, std::int64_t stride,

@@ -6,6 +6,7 @@
 
 #include "kernels/core/operand.h"
 #include "kernels/residual/residual_cpu.h"
+#include "kernels/residual/residual_cuda.h"
 
 namespace k25::kernels {
 namespace {
@@ -14,9 +15,9 @@ constexpr std::int64_t kGrain = 1 << 15;
 
 void check(const ResidualPlan& plan, const ResidualIn& in, const ResidualOut& out) {
   const ResidualDesc& d = plan.desc;
-  check_flat("residual", "a", in.a, d.dtype, d.count);
-  check_flat("residual", "b", in.b, d.dtype, d.count);
-  check_flat("residual", "y", out.y, d.dtype, d.count);
+  check_flat("residual", "a", in.a, d.dtype, d.count, d.device);
+  check_flat("residual", "b", in.b, d.dtype, d.count, d.device);
+  check_flat("residual", "y", out.y, d.dtype, d.count, d.device);
   if (d.count == 0) return;
   if (!std::ranges::equal(in.a.shape(), in.b.shape()) ||
       !std::ranges::equal(in.a.shape(), out.y.shape())) {
@@ -49,7 +50,8 @@ ResidualPlan residual_plan(const ResidualDesc& desc) {
     fail(ErrorKind::kUsage,
          "residual: count is " + std::to_string(desc.count) + ", it must not be negative");
   }
-  check_float_dtype("residual", desc.dtype);
+  check_built_for("residual", desc.device);
+  check_float_dtype("residual", desc.dtype, desc.device);
   return {.desc = desc, .workspace_bytes = Bytes{0}};
 }
 
@@ -58,6 +60,9 @@ void residual_forward(Context& ctx, const ResidualPlan& plan, const ResidualIn& 
   check(plan, in, out);
   const std::int64_t count = plan.desc.count;
   if (count == 0) return;
+  if constexpr (kWithCuda) {
+    if (plan.desc.device == Device::kCuda) return residual_forward_cuda(ctx, plan, in, out);
+  }
   switch (plan.desc.dtype) {
     case DType::kFloat32:
       return run<float>(ctx, in, out, count);

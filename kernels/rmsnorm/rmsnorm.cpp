@@ -7,6 +7,7 @@
 
 #include "kernels/core/operand.h"
 #include "kernels/rmsnorm/rmsnorm_cpu.h"
+#include "kernels/rmsnorm/rmsnorm_cuda.h"
 
 namespace k25::kernels {
 namespace {
@@ -28,11 +29,12 @@ ConstRows const_rows(const ConstTensor& t) { return {t.raw(), t.ndim() == 2 ? t.
 Rows mutable_rows(const Tensor& t) { return {t.raw(), t.ndim() == 2 ? t.stride(0) : 0}; }
 
 void check_matrix(const char* name, const ConstTensor& t, const RmsNormDesc& d) {
-  check_operand("rmsnorm", name, t, d.dtype, {d.rows, d.cols}, Density::kRows);
+  check_operand("rmsnorm", name, t, d.dtype, {d.rows, d.cols}, Density::kRows, d.device);
 }
 
-void check_vector(const char* name, const ConstTensor& t, DType storage, std::int64_t n) {
-  check_operand("rmsnorm", name, t, accumulator_dtype(storage), {n}, Density::kContiguous);
+void check_vector(const char* name, const ConstTensor& t, const RmsNormDesc& d, std::int64_t n) {
+  check_operand("rmsnorm", name, t, accumulator_dtype(d.dtype), {n}, Density::kContiguous,
+                d.device);
 }
 
 template <class Acc>
@@ -50,14 +52,19 @@ RmsNormPlan rmsnorm_plan(const RmsNormDesc& desc) {
                                 std::to_string(desc.cols) +
                                 "; rows must not be negative, cols must be at least 1");
   }
-  check_float_dtype("rmsnorm", desc.dtype);
+  check_built_for("rmsnorm", desc.device);
+  check_float_dtype("rmsnorm", desc.dtype, desc.device);
   if (!(std::isfinite(desc.eps) && desc.eps > 0)) {
     fail(ErrorKind::kUsage,
          "rmsnorm: eps is " + std::to_string(desc.eps) + ", it must be positive and finite");
   }
   const std::int64_t size = dtype_bytes(accumulator_dtype(desc.dtype));
+  std::int64_t partials = partial_count(desc.rows);
+  if constexpr (kWithCuda) {
+    if (desc.device == Device::kCuda) partials = rmsnorm_partials_cuda(desc);
+  }
   return {.desc = desc,
-          .workspace_bytes = Bytes{partial_count(desc.rows) * desc.cols * size},
+          .workspace_bytes = Bytes{partials * desc.cols * size},
           .saved_bytes = Bytes{desc.rows * size}};
 }
 
@@ -65,14 +72,17 @@ void rmsnorm_forward(Context& ctx, const RmsNormPlan& plan, const RmsNormForward
                      const RmsNormForwardOut& out, Workspace /*workspace*/) {
   const RmsNormDesc& d = plan.desc;
   check_matrix("x_ND", in.x_ND, d);
-  check_vector("gain_D", in.gain_D, d.dtype, d.cols);
+  check_vector("gain_D", in.gain_D, d, d.cols);
   check_matrix("y_ND", out.y_ND, d);
-  check_vector("rstd_N", out.rstd_N, d.dtype, d.rows);
+  check_vector("rstd_N", out.rstd_N, d, d.rows);
   if (in.residual_ND) {
     check_matrix("residual_ND", in.residual_ND, d);
     check_matrix("sum_ND", out.sum_ND, d);
   }
   if (d.rows == 0) return;
+  if constexpr (kWithCuda) {
+    if (d.device == Device::kCuda) return rmsnorm_forward_cuda(ctx, plan, in, out);
+  }
   const RmsNormForwardArgs args{
       .dtype = d.dtype,
       .cols = d.cols,
@@ -95,13 +105,16 @@ void rmsnorm_backward(Context& ctx, const RmsNormPlan& plan, const RmsNormBackwa
   const RmsNormDesc& d = plan.desc;
   check_matrix("dy_ND", in.dy_ND, d);
   check_matrix("sum_ND", in.sum_ND, d);
-  check_vector("gain_D", in.gain_D, d.dtype, d.cols);
-  check_vector("rstd_N", in.rstd_N, d.dtype, d.rows);
+  check_vector("gain_D", in.gain_D, d, d.cols);
+  check_vector("rstd_N", in.rstd_N, d, d.rows);
   if (in.d_sum_ND) check_matrix("d_sum_ND", in.d_sum_ND, d);
   check_matrix("dx_ND", out.dx_ND, d);
-  if (out.dgain_D) check_vector("dgain_D", out.dgain_D, d.dtype, d.cols);
+  if (out.dgain_D) check_vector("dgain_D", out.dgain_D, d, d.cols);
   check_workspace("rmsnorm", workspace, plan.workspace_bytes);
   if (d.rows == 0) return;
+  if constexpr (kWithCuda) {
+    if (d.device == Device::kCuda) return rmsnorm_backward_cuda(ctx, plan, in, out, workspace);
+  }
   const RmsNormBackwardArgs args{
       .dtype = d.dtype,
       .cols = d.cols,

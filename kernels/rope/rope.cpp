@@ -6,31 +6,27 @@
 
 #include "kernels/core/operand.h"
 #include "kernels/rope/rope_cpu.h"
+#include "kernels/rope/rope_cuda.h"
 
 namespace k25::kernels {
 namespace {
 
 constexpr std::int64_t kGrainElements = 16384;  // of x, for one piece of the work
 
-void check_table(const RopeDesc& d, const ConstTensor& table) {
+void check_table(const RopeDesc& d, const ConstTensor& table, Device device) {
   check_operand("rope", "table", table, accumulator_dtype(d.dtype), {d.max_position, d.head_dim},
-                Density::kRows);
+                Density::kRows, device);
 }
 
 void check_call(const RopeDesc& d, const RopeIn& in, const RopeOut& out) {
-  check_operand("rope", "x", in.x_NHE, d.dtype, {d.rows, d.heads, d.head_dim}, Density::kRows);
-  check_operand("rope", "y", out.y_NHE, d.dtype, {d.rows, d.heads, d.head_dim}, Density::kRows);
-  check_operand("rope", "position", in.position_N, DType::kInt32, {d.rows}, Density::kContiguous);
-  check_table(d, in.table);
-  if (d.rows == 0) return;
-  const std::int32_t* const position = in.position_N.data<std::int32_t>();
-  for (std::int64_t n = 0; n < d.rows; ++n) {
-    if (position[n] < 0 || position[n] >= d.max_position) {
-      fail(ErrorKind::kUsage, "rope: row " + std::to_string(n) + " has position " +
-                                  std::to_string(position[n]) + ", the table holds [0, " +
-                                  std::to_string(d.max_position) + ")");
-    }
-  }
+  check_operand("rope", "x", in.x_NHE, d.dtype, {d.rows, d.heads, d.head_dim}, Density::kRows,
+                d.device);
+  check_operand("rope", "y", out.y_NHE, d.dtype, {d.rows, d.heads, d.head_dim}, Density::kRows,
+                d.device);
+  check_operand("rope", "position", in.position_N, DType::kInt32, {d.rows}, Density::kContiguous,
+                d.device);
+  check_table(d, in.table, d.device);
+  if (d.device == Device::kCpu) rope_check_positions(d, in.position_N);
 }
 
 /// What the body of parallel_for sees. It captures one pointer, so that std::function allocates
@@ -67,7 +63,10 @@ void rotate_typed(Context& ctx, const RopeDesc& d, const RopeIn& in, const RopeO
 
 void rotate(Context& ctx, const RopeDesc& d, const RopeIn& in, const RopeOut& out, int direction) {
   check_call(d, in, out);
-  if (d.rows * d.heads * d.head_dim == 0) return;
+  if (d.rows == 0 || d.heads == 0) return;
+  if constexpr (kWithCuda) {
+    if (d.device == Device::kCuda) return rope_cuda(ctx, d, in, out, static_cast<float>(direction));
+  }
   switch (d.dtype) {
     case DType::kFloat64:
       return rotate_typed<double, double>(ctx, d, in, out, direction);
@@ -104,16 +103,31 @@ RopePlan rope_plan(const RopeDesc& d) {
             "rope: max_position " + std::to_string(d.max_position) + " must be in [0, 2^31)");
   K25_CHECK(std::isfinite(d.theta) && d.theta > 0,
             "rope: theta " + std::to_string(d.theta) + " must be positive");
-  check_float_dtype("rope", d.dtype);
+  check_built_for("rope", d.device);
+  check_float_dtype("rope", d.dtype, d.device);
   return {d, Bytes{0}};
 }
 
 void rope_fill_table(const RopeDesc& desc, const Tensor& table) {
   rope_plan(desc);
-  check_table(desc, table);
+  check_table(desc, table, Device::kCpu);
   if (desc.max_position == 0) return;
   if (desc.dtype == DType::kFloat64) return fill_typed<double>(desc, table);
   fill_typed<float>(desc, table);
+}
+
+void rope_check_positions(const RopeDesc& desc, const ConstTensor& host_position_N) {
+  check_operand("rope", "position", host_position_N, DType::kInt32, {desc.rows},
+                Density::kContiguous);
+  if (desc.rows == 0) return;
+  const std::int32_t* const position = host_position_N.data<std::int32_t>();
+  for (std::int64_t n = 0; n < desc.rows; ++n) {
+    if (position[n] < 0 || position[n] >= desc.max_position) {
+      fail(ErrorKind::kUsage, "rope: row " + std::to_string(n) + " has position " +
+                                  std::to_string(position[n]) + ", the table holds [0, " +
+                                  std::to_string(desc.max_position) + ")");
+    }
+  }
 }
 
 void rope_forward(Context& ctx, const RopePlan& plan, const RopeIn& in, const RopeOut& out,

@@ -5,6 +5,7 @@
 
 #include "kernels/core/operand.h"
 #include "kernels/swiglu/swiglu_cpu.h"
+#include "kernels/swiglu/swiglu_cuda.h"
 
 namespace k25::kernels {
 namespace {
@@ -18,7 +19,8 @@ SwigluPlan swiglu_plan(const SwigluDesc& desc) {
     fail(ErrorKind::kUsage, "swiglu: rows " + std::to_string(desc.rows) + " and cols " +
                                 std::to_string(desc.cols) + " must not be negative");
   }
-  check_float_dtype("swiglu", desc.dtype);
+  check_built_for("swiglu", desc.device);
+  check_float_dtype("swiglu", desc.dtype, desc.device);
   return {.desc = desc, .workspace_bytes = Bytes{0}};
 }
 
@@ -26,9 +28,13 @@ void swiglu_forward(Context& ctx, const SwigluPlan& plan, const SwigluForwardIn&
                     const SwigluForwardOut& out, Workspace /*workspace*/) {
   const SwigluDesc& d = plan.desc;
   check_operand("swiglu", "gate_up_NG", in.gate_up_NG, d.dtype, {d.rows, 2 * d.cols},
-                Density::kRows);
-  check_operand("swiglu", "out_NF", out.out_NF, d.dtype, {d.rows, d.cols}, Density::kRows);
+                Density::kRows, d.device);
+  check_operand("swiglu", "out_NF", out.out_NF, d.dtype, {d.rows, d.cols}, Density::kRows,
+                d.device);
   if (d.rows == 0 || d.cols == 0) return;
+  if constexpr (kWithCuda) {
+    if (d.device == Device::kCuda) return swiglu_forward_cuda(ctx, plan, in, out);
+  }
   const SwigluForwardArgs args{
       .dtype = d.dtype,
       .cols = d.cols,
@@ -44,12 +50,16 @@ void swiglu_forward(Context& ctx, const SwigluPlan& plan, const SwigluForwardIn&
 void swiglu_backward(Context& ctx, const SwigluPlan& plan, const SwigluBackwardIn& in,
                      const SwigluBackwardOut& out, Workspace /*workspace*/) {
   const SwigluDesc& d = plan.desc;
-  check_operand("swiglu", "dout_NF", in.dout_NF, d.dtype, {d.rows, d.cols}, Density::kRows);
+  check_operand("swiglu", "dout_NF", in.dout_NF, d.dtype, {d.rows, d.cols}, Density::kRows,
+                d.device);
   check_operand("swiglu", "gate_up_NG", in.gate_up_NG, d.dtype, {d.rows, 2 * d.cols},
-                Density::kRows);
+                Density::kRows, d.device);
   check_operand("swiglu", "d_gate_up_NG", out.d_gate_up_NG, d.dtype, {d.rows, 2 * d.cols},
-                Density::kRows);
+                Density::kRows, d.device);
   if (d.rows == 0 || d.cols == 0) return;
+  if constexpr (kWithCuda) {
+    if (d.device == Device::kCuda) return swiglu_backward_cuda(ctx, plan, in, out);
+  }
   const SwigluBackwardArgs args{
       .dtype = d.dtype,
       .cols = d.cols,

@@ -19,7 +19,6 @@ void need(bool condition, const CallId& id, std::string_view why) {
 CallId begin(const Communicator& comm, const Call& call, Op op, std::int64_t bytes) {
   CallId id{0, op, std::string(call.name), comm.name(), bytes};
   need(bytes >= 0, id, fmt::format("the size is negative ({})", bytes));
-  need(call.queue.is_host(), id, "this backend has no CUDA streams; use Queue::host()");
   return id;
 }
 
@@ -45,6 +44,10 @@ void fold(ReduceOp op, std::int64_t count, T* out, const T* in) {
 }
 
 }  // namespace
+
+void require_host_queue(const CallId& id, const Call& call) {
+  need(call.queue.is_host(), id, "this backend has no CUDA streams; use Queue::host()");
+}
 
 CallId checked(const Communicator& comm, const Call& call, const AllGather& args) {
   CallId id = begin(comm, call, Op::kAllGather, args.per_rank.n);
@@ -85,8 +88,9 @@ CallId checked(const Communicator& comm, const Call& call, const ReduceScatter& 
   CallId id = begin(comm, call, Op::kReduceScatter, bytes_of(args.per_slice, DType::kFloat32).n);
   const bool empty = args.per_slice.n == 0;
   need(empty || (args.input != nullptr && args.accumulator != nullptr), id, "a buffer is null");
-  need(empty || args.mode == ReduceMode::kLibrary || args.scratch != nullptr || comm.size() == 1,
-       id, "the ordered mode needs scratch memory");
+  const bool needs_scratch = args.mode == ReduceMode::kOrdered || !call.queue.is_host();
+  need(empty || !needs_scratch || args.scratch != nullptr || comm.size() == 1, id,
+       "the ordered mode, and every mode on a CUDA stream, needs scratch memory");
   need(args.slice_of_rank.empty() ||
            args.slice_of_rank.size() == static_cast<std::size_t>(comm.size()),
        id, fmt::format("slice_of_rank needs one entry for each of {} ranks", comm.size()));

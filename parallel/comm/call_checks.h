@@ -16,6 +16,9 @@ CallId checked(const Communicator& comm, const Call& call, const AllReduceSmall&
 CallId checked(const Communicator& comm, const Call& call, const Broadcast& args);
 CallId checked(const Communicator& comm, const Call& call, const RingExchange& args);
 
+/// For backends without CUDA streams.
+void require_host_queue(const CallId& id, const Call& call);
+
 /// The slice that `rank` owns: slice_of_rank[rank], or rank.
 int slice_of(const ReduceScatter& args, int rank);
 

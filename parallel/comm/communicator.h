@@ -7,7 +7,8 @@
 // Buffers stay untouched by the caller until the Work is done.
 //
 // Backends: parallel/comm/single_backend (one process, really works), parallel/comm/mpi_backend
-// (host memory, one communication thread makes all MPI calls).
+// (host memory, one communication thread makes all MPI calls), parallel/comm/cuda_backend
+// (device memory through NCCL, on top of one of the others).
 //
 // Errors  kCommunication from Work::wait: "no progress in collective #12 (all_gather layers.3) from
 //         rank 1 (host h, pid p) for 60 s", or a message that a peer failed.
@@ -103,7 +104,9 @@ struct ReduceScatter {
   const float* input = nullptr;  ///< slices * per_slice elements
   float* accumulator = nullptr;  ///< per_slice elements
   Elems per_slice;
-  float* scratch = nullptr;  ///< size * per_slice elements (kOrdered only)
+  /// kOrdered: size * per_slice elements; kLibrary: per_slice elements on a CUDA stream, none on
+  /// the host.
+  float* scratch = nullptr;
   ReduceMode mode = ReduceMode::kOrdered;
   std::span<const int> slice_of_rank;
 };

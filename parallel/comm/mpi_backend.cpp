@@ -57,6 +57,7 @@ class MpiCommunicator final : public Communicator {
   Work reduce_scatter(const Call& call, const ReduceScatter& args) override {
     const Turn turn = args.mode == ReduceMode::kLibrary ? Turn::kAlone : Turn::kAny;
     const CallId id = checked(*this, call, args);
+    require_host_queue(id, call);
     return begin(id, steps_of(*channel_, args), turn);
   }
   Work all_reduce_small(const Call& call, const AllReduceSmall& args) override {
@@ -116,6 +117,7 @@ class MpiCommunicator final : public Communicator {
   template <class Args>
   Work any(const Call& call, const Args& args) {
     const CallId id = checked(*this, call, args);
+    require_host_queue(id, call);
     return begin(id, steps_of(*channel_, args), Turn::kAny);
   }
 
@@ -230,6 +232,7 @@ class MpiWorld final : public World {
 
   std::string waiting_for() const override { return runtime_->thread.waiting_for(); }
   std::string dump() const override { return runtime_->thread.log()->dump(); }
+  std::shared_ptr<CollectiveLog> log() const override { return runtime_->thread.log(); }
   bool peer_failed() const override { return runtime_->thread.peer_failed(); }
 
   void finish() override {

@@ -29,15 +29,15 @@ class SingleCommunicator final : public Communicator {
   const std::string& name() const override { return name_; }
 
   Work all_gather(const Call& call, const AllGather& args) override {
-    return record(checked(*this, call, args));
+    return record(host_call(call, args));
   }
   Work all_to_all(const Call& call, const AllToAll& args) override {
-    const CallId id = checked(*this, call, args);
+    const CallId id = host_call(call, args);
     copy(args.recv, args.send, args.per_rank.n);
     return record(id);
   }
   Work all_to_all_v(const Call& call, const AllToAllV& args) override {
-    const CallId id = checked(*this, call, args);
+    const CallId id = host_call(call, args);
     if (args.send_sizes[0].n > 0) {
       copy(static_cast<char*>(args.recv) + args.recv_offsets[0].n,
            static_cast<const char*>(args.send) + args.send_offsets[0].n, args.send_sizes[0].n);
@@ -45,19 +45,19 @@ class SingleCommunicator final : public Communicator {
     return record(id);
   }
   Work reduce_scatter(const Call& call, const ReduceScatter& args) override {
-    const CallId id = checked(*this, call, args);
+    const CallId id = host_call(call, args);
     const std::int64_t n = args.per_slice.n;
     if (n > 0) fold_ordered(args.input + slice_of(args, 0) * n, 1, n, args.accumulator);
     return record(id);
   }
   Work all_reduce_small(const Call& call, const AllReduceSmall& args) override {
-    return record(checked(*this, call, args));
+    return record(host_call(call, args));
   }
   Work broadcast(const Call& call, const Broadcast& args) override {
-    return record(checked(*this, call, args));
+    return record(host_call(call, args));
   }
   Work ring_exchange(const Call& call, const RingExchange& args) override {
-    const CallId id = checked(*this, call, args);
+    const CallId id = host_call(call, args);
     copy(args.recv, args.send, args.size.n);
     return record(id);
   }
@@ -78,6 +78,12 @@ class SingleCommunicator final : public Communicator {
   Clock::time_point default_deadline() const override { return Clock::now() + timeout_; }
 
  private:
+  template <class Args>
+  CallId host_call(const Call& call, const Args& args) const {
+    CallId id = checked(*this, call, args);
+    require_host_queue(id, call);
+    return id;
+  }
   Work record(CallId id) {
     id.sequence = sequence_++;
     log_->done(log_->add(id));
@@ -120,6 +126,7 @@ class SingleWorld final : public World {
 
   std::string waiting_for() const override { return {}; }
   std::string dump() const override { return log_->dump(); }
+  std::shared_ptr<CollectiveLog> log() const override { return log_; }
   bool peer_failed() const override { return false; }
 
   void finish() override {}

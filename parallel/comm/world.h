@@ -28,6 +28,8 @@ struct Peer {
   std::int64_t pid = 0;
 };
 
+class CollectiveLog;
+
 class World {
  public:
   /// MPI when a launcher started us, otherwise a world of one. Throws kCommunication.
@@ -56,6 +58,8 @@ class World {
   virtual std::string waiting_for() const = 0;
   /// The last 256 collectives, one a line, oldest first. Callable from any thread.
   virtual std::string dump() const = 0;
+  /// What dump() prints; device communicators record their calls there too.
+  virtual std::shared_ptr<CollectiveLog> log() const = 0;
   /// True once a peer told us that it failed and printed the reason: stay silent and go.
   virtual bool peer_failed() const = 0;
 

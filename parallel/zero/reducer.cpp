@@ -7,8 +7,8 @@
 #include <functional>
 
 #include "kernels/core/check.h"
+#include "kernels/core/device.h"
 #include "kernels/core/stopwatch.h"
-#include "kernels/reduce/reduce.h"
 #include "parallel/zero/zero_queue.h"
 
 namespace k25::parallel {
@@ -17,6 +17,9 @@ namespace {
 void set_zero(Context& context, const Tensor& t_n) {
   constexpr std::int64_t kGrain = std::int64_t{1} << 16;
   if (t_n.numel() == 0) return;
+  if constexpr (kWithCuda) {
+    if (t_n.device() == Device::kCuda) return fill_bytes(context, t_n.raw(), 0, t_n.bytes());
+  }
   float* data = t_n.data<float>();
   const auto body = [data](std::int64_t begin, std::int64_t end) {
     std::memset(data + begin, 0, static_cast<std::size_t>(end - begin) * sizeof(float));
@@ -32,7 +35,8 @@ Reducer::Reducer(Mesh& mesh, const ZeroShape& shape, const ZeroMemory& memory, C
       memory_(memory),
       context_(context),
       units_(shape.layouts.size()),
-      pool_owner_(memory.gradients.size(), -1) {
+      pool_owner_(memory.gradients.size(), -1),
+      finite_(memory.finite_marks) {
   for (std::size_t u = 0; u < units_.size(); ++u) {
     units_[u].views.resize(shape.layouts[u].parameters.size());
   }
@@ -45,7 +49,7 @@ Reducer::~Reducer() { settle(running_); }
 void Reducer::begin_step() {
   wait_running();
   micro_batch_ = 0;
-  bad_ = {};
+  finite_.begin_step();
   for (const Tensor& t : memory_.shard_gradients) set_zero(context_, t);
 }
 
@@ -97,6 +101,7 @@ void Reducer::finish() {
   }
   wait_running();
   gather_replicated();
+  finite_.finish_step(context_);
 }
 
 double Reducer::take_wait_seconds() { return std::exchange(waited_, 0.0); }
@@ -140,7 +145,7 @@ void Reducer::reduce(int unit) {
   Unit& u = at(units_, unit);
   const UnitLayout& layout = at(shape_.layouts, unit);
   if (!u.has_buffer) give_buffer(unit);  // this rank had no use for the unit: zeros
-  note_bad(unit);
+  finite_.look(context_, unit, u.whole);
   wait_running();
   const Tensor& sums = at(memory_.shard_gradients, unit);
   const std::int64_t begin = layout.placement == Placement::kReplicated
@@ -153,7 +158,7 @@ void Reducer::reduce(int unit) {
        .accumulator = sum.data<float>(),
        .per_slice = Elems{layout.shard_elems},
        .scratch = memory_.scratch.raw() == nullptr ? nullptr : memory_.scratch.data<float>(),
-       .mode = shape_.scratch ? ReduceMode::kOrdered : ReduceMode::kLibrary,
+       .mode = shape_.ordered ? ReduceMode::kOrdered : ReduceMode::kLibrary,
        .slice_of_rank = slice_of_rank_});
   running_unit_ = unit;
   u.dirty = false;
@@ -167,14 +172,6 @@ void Reducer::wait_running() {
   running_ = Work{};
   std::replace(pool_owner_.begin(), pool_owner_.end(), running_unit_, -1);
   running_unit_ = -1;
-}
-
-// Before the reduction, because afterwards nobody can say whose number it was.
-void Reducer::note_bad(int unit) {
-  if (bad_.unit >= 0) return;
-  std::int64_t element = 0;
-  if (kernels::all_finite(context_, at(units_, unit).whole, element)) return;
-  bad_ = {.unit = unit, .element = element};
 }
 
 // The ranges of one unit lie where all_gather wants them: every shard's sum is in its place.

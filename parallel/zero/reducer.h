@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "parallel/zero/finite_log.h"
 #include "parallel/zero/zero_memory.h"
 
 namespace k25::parallel {
@@ -23,7 +24,7 @@ class Reducer {
   void gradient_done(int unit);
   void end_micro_batch();
   void finish();
-  ZeroStore::BadElement first_bad() const { return bad_; }
+  ZeroStore::BadElement first_bad() const { return finite_.first(); }
   double take_wait_seconds();
 
  private:
@@ -41,7 +42,6 @@ class Reducer {
   int free_pool_buffer(int unit);
   void reduce(int unit);
   void wait_running();
-  void note_bad(int unit);
   void gather_replicated();
 
   Mesh& mesh_;
@@ -54,7 +54,7 @@ class Reducer {
   std::int64_t micro_batch_ = 0;
   Work running_;
   int running_unit_ = -1;
-  ZeroStore::BadElement bad_;
+  FiniteLog finite_;
   double waited_ = 0.0;
 };
 

@@ -61,7 +61,8 @@ ZeroShape::ZeroShape(const std::vector<UnitSpec>& units, const MeshShape& mesh,
 
   micro_batches = options.slots / data_ranks * options.micro_batches_per_slot;
   per_reduction = micro_batches_per_reduction(options, micro_batches);
-  scratch = options.mode == ReduceMode::kOrdered;
+  ordered = options.mode == ReduceMode::kOrdered;
+  device = options.device;
 
   int num_gathered = 0, num_pooled = 0;
   for (const UnitLayout& unit : layouts) {
@@ -146,9 +147,11 @@ void ZeroMemory::carve_gathered(const ZeroShape& shape) {
 
 void ZeroMemory::carve_gradients(const ZeroShape& shape) {
   std::int64_t largest_pooled = 0, largest_slice = 0;
+  std::int64_t trained = 0;
   for (const UnitLayout& unit : shape.layouts) {
     own_gradients.emplace_back();
     if (!ZeroShape::trainable(unit)) continue;
+    ++trained;
     largest_slice = std::max(largest_slice, unit.shard_elems);
     if (shape.pooled(unit)) {
       largest_pooled = std::max(largest_pooled, unit.padded());
@@ -161,9 +164,13 @@ void ZeroMemory::carve_gradients(const ZeroShape& shape) {
   for (int i = 0; i < shape.gradient_pool; ++i) {
     gradients.push_back(unit_gradients_.take(DType::kFloat32, {largest_pooled}));
   }
-  if (shape.scratch) {
+  if (shape.ordered) {
     scratch = scratch_.take(DType::kFloat32, {shape.data_ranks * largest_slice});
+  } else if (shape.device == Device::kCuda) {
+    scratch = scratch_.take(DType::kFloat32, {largest_slice});
   }
+  finite_marks =
+      scratch_.take(DType::kInt64, {trained * (shape.micro_batches / shape.per_reduction)});
 }
 
 }  // namespace k25::parallel

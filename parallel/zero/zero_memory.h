@@ -20,7 +20,8 @@ struct ZeroShape {
   std::int64_t per_reduction = 1;  ///< micro-batches that add up before a unit is reduced
   int gather_pool = 0;             ///< shared buffers; 0: each gathered unit has its own
   int gradient_pool = 0;           ///< shared whole-gradient buffers; 0: each unit has its own
-  bool scratch = true;             ///< the reduction is ours and needs room for all ranks' slices
+  bool ordered = true;             ///< the reduction is ours and needs room for all ranks' slices
+  Device device = Device::kCpu;
 
   /// Read in place from the master: no gathered copy exists.
   bool resident(const UnitLayout& unit) const;
@@ -42,6 +43,7 @@ struct ZeroMemory {
   std::vector<Tensor> gradients;        ///< fp32, per pool buffer
   std::vector<Tensor> own_gradients;    ///< fp32 [padded], per unit with a buffer of its own
   Tensor scratch;                       ///< fp32
+  Tensor finite_marks;                  ///< int64, per reduction of a step
 
  private:
   void carve(const ZeroShape& shape);

@@ -18,14 +18,15 @@ Bytes ZeroPlan::model_state() const { return Bytes{masters.n + moments.n + shard
 
 class ZeroStore::Impl {
  public:
-  Impl(Mesh& mesh, const std::vector<UnitSpec>& units, const ZeroOptions& options, Context& context,
+  Impl(Mesh& mesh, const std::vector<UnitSpec>& units, const ZeroOptions& options, Context& run_on,
        Allocator& allocator)
       : shard(mesh.shard_comm().rank()),
+        context(run_on),
         reshard_after(options.reshard_after),
         shape(units, mesh.shape(), options),
         memory(shape, allocator),
-        gatherer(mesh, shape, memory, context),
-        reducer(mesh, shape, memory, context) {}
+        gatherer(mesh, shape, memory, run_on),
+        reducer(mesh, shape, memory, run_on) {}
 
   enum class Stage : std::uint8_t { kBetweenSteps, kMicroBatches, kFinished };
 
@@ -38,6 +39,7 @@ class ZeroStore::Impl {
   }
 
   const int shard;
+  const Context& context;
   const ReshardAfter reshard_after;
   const ZeroShape shape;
   const ZeroMemory memory;
@@ -53,15 +55,15 @@ ZeroPlan ZeroStore::plan(const std::vector<UnitSpec>& units, const MeshShape& me
 
 ZeroStore::ZeroStore(Mesh& mesh, const std::vector<UnitSpec>& units, const ZeroOptions& options,
                      Context& context, Allocator& allocator) {
-  if (allocator.device() != Device::kCpu) {
-    fail(ErrorKind::kInternal,
-         "ZeroStore: the allocator gives device memory, but there is no CUDA "
-         "build of it");
+  if (allocator.device() != options.device) {
+    fail(ErrorKind::kInternal, "ZeroStore: the allocator's memory is not on options.device");
   }
   impl_ = std::make_unique<Impl>(mesh, units, options, context, allocator);
 }
 
 ZeroStore::~ZeroStore() = default;
+
+const Context& ZeroStore::context() const { return impl_->context; }
 
 int ZeroStore::num_units() const { return static_cast<int>(impl_->shape.layouts.size()); }
 

@@ -64,6 +64,7 @@ struct ZeroOptions {
   std::int64_t slots = 1;  ///< S, a multiple of the data ranks
   std::int64_t micro_batches_per_slot = 1;
   DType compute = DType::kFloat32;
+  Device device = Device::kCpu;  ///< where the state lives and the blocks compute
 };
 
 /// Bytes of one rank, by category; made by the same code that allocates.
@@ -83,6 +84,7 @@ class ZeroStore {
             Context& context, Allocator& allocator);
   ~ZeroStore();
 
+  const Context& context() const;  ///< whose stream the state is written on
   int num_units() const;
   const UnitLayout& layout(int unit) const;
   int unit_index(const std::string& name) const;  ///< throws kInternal for an unknown name
@@ -116,7 +118,8 @@ class ZeroStore {
   void end_step();
 
   /// Where this rank's own gradients of the step were first not finite, before any reduction; unit
-  /// is -1 when they all are. `element` counts in the unit's flat buffer.
+  /// is -1 when they all are. `element` counts in the unit's flat buffer. On a GPU call it after
+  /// the step's host wait.
   struct BadElement {
     int unit = -1;
     std::int64_t element = 0;

@@ -15,3 +15,11 @@ find_library(K25_SENTENCEPIECE_TRAIN sentencepiece_train REQUIRED)
 if(NOT TARGET yaml-cpp::yaml-cpp)  # yaml-cpp 0.7 exports the plain name
   add_library(yaml-cpp::yaml-cpp ALIAS yaml-cpp)
 endif()
+if(K25_WITH_CUDA)
+  find_path(K25_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
+  find_library(K25_NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR} REQUIRED)
+  add_library(k25_nccl INTERFACE IMPORTED)
+  set_target_properties(k25_nccl PROPERTIES
+    INTERFACE_INCLUDE_DIRECTORIES "${K25_NCCL_INCLUDE}"
+    INTERFACE_LINK_LIBRARIES "${K25_NCCL_LIBRARY}")
+endif()

@@ -4,7 +4,8 @@
 #     HEADERS gemm.h            public headers, each self-contained (checked)
 #     SOURCES gemm.cpp          compiled once, for the baseline instruction set
 #     ISA_SOURCES gemm_cpu.cpp  compiled once per CPU instruction set, see kernels/core/isa.h
-#     CUDA gemm_cuda.cu         compiled when K25_WITH_CUDA is on
+#     CUDA gemm_cuda.cu         compiled when K25_WITH_CUDA is on: .cu, or .cpp that calls CUDA libraries
+#     CPU_ONLY gemm_none.cpp    compiled when it is off
 #     DEPS k25::kernels_core    public dependencies
 #     PRIVATE_DEPS Eigen3::Eigen)
 #
@@ -37,7 +38,7 @@ endfunction()
 
 function(k25_add_module)
   cmake_parse_arguments(A "INSTALL" "NAME"
-    "HEADERS;SOURCES;ISA_SOURCES;CUDA;DEPS;PRIVATE_DEPS" ${ARGN})
+    "HEADERS;SOURCES;ISA_SOURCES;CUDA;CPU_ONLY;DEPS;PRIVATE_DEPS" ${ARGN})
   if(A_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "k25_add_module: stray ${A_UNPARSED_ARGUMENTS}")
   endif()
@@ -79,8 +80,13 @@ function(k25_add_module)
     endif()
   endforeach()
 
-  if(K25_WITH_CUDA AND A_CUDA)
+  if(NOT K25_WITH_CUDA)
+    target_sources(${lib} PRIVATE ${A_CPU_ONLY})
+  elseif(A_CUDA)
     target_sources(${lib} PRIVATE ${A_CUDA})
+    # No contraction: update_math.h promises the bits of the CPU. Kernels write fma where they want it.
+    target_compile_options(${lib} PRIVATE
+      $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false;--expt-relaxed-constexpr;-Xcompiler=-ffp-contract=off>)
     set_target_properties(${lib} PROPERTIES
       CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF)
   endif()

@@ -25,10 +25,13 @@ function(k25_add_test)
     PROPERTIES LABELS ${A_LABEL} TIMEOUT ${A_TIMEOUT})
 endfunction()
 
-# k25_add_mpi_test(NAME parallel/comm/comm_mpi_test NP 1 2 4 DEPS k25::parallel)
+# k25_add_mpi_test(NAME parallel/comm/comm_mpi_test NP 1 2 4 DEPS k25::parallel [LABEL mpi])
 # one executable, one ctest per rank count; it supplies its own main (tests/mpi_main.cpp).
 function(k25_add_mpi_test)
-  cmake_parse_arguments(A "" "NAME;TIMEOUT" "NP;DEPS;ARGS" ${ARGN})
+  cmake_parse_arguments(A "" "NAME;LABEL;TIMEOUT" "NP;DEPS;ARGS" ${ARGN})
+  if(NOT A_LABEL)
+    set(A_LABEL mpi)
+  endif()
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 120)
   endif()
@@ -44,7 +47,7 @@ function(k25_add_mpi_test)
     add_test(NAME ${A_NAME}.np${np}
              COMMAND ${MPIEXEC_EXECUTABLE} -q ${MPIEXEC_NUMPROC_FLAG} ${np} $<TARGET_FILE:${target}> ${A_ARGS})
     set_tests_properties(${A_NAME}.np${np} PROPERTIES
-      LABELS mpi PROCESSORS 2 TIMEOUT ${A_TIMEOUT} ENVIRONMENT "${K25_MPI_ENVIRONMENT}")
+      LABELS ${A_LABEL} PROCESSORS 2 TIMEOUT ${A_TIMEOUT} ENVIRONMENT "${K25_MPI_ENVIRONMENT}")
   endforeach()
 endfunction()
 

@@ -61,6 +61,11 @@ class GuardedTensor {
   operator Tensor() const { return tensor(); }       // NOLINT(google-explicit-constructor)
   operator ConstTensor() const { return tensor(); }  // NOLINT(google-explicit-constructor)
 
+  /// Everything, guard bands included; the first element lies first_byte() after its start.
+  std::uint8_t* storage() const { return storage_.get(); }
+  std::int64_t storage_bytes() const { return size_; }
+  std::int64_t first_byte() const { return begin_; }
+
   DType dtype() const { return dtype_; }
   std::int64_t count() const { return count_; }
 

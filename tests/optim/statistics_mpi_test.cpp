@@ -26,10 +26,14 @@ struct Rig {
       : options{.open_gradients = 1, .slots = 12},
         mesh(test_world(), shape),
         store(mesh, toy.units(), options, context, allocator),
-        statistics(mesh, store, allocator) {
+        statistics(mesh, store, allocator, allocator) {
     toy.init(store);
   }
   int last() const { return mesh.data_ranks() - 1; }
+  StepStats gather(const LocalStats& local) {
+    statistics.begin(context);
+    return statistics.gather(context, local);
+  }
 
   /// Every slot adds `value` to one element; with `only_on` just the slots of that data rank.
   void add(const std::string& unit, std::size_t parameter, std::int64_t index, float value,
@@ -92,7 +96,7 @@ TEST(StatisticsMpi, NormHasEqualBitsOnEveryMesh) {
     Oracle oracle(rig.toy, rig.options);
     oracle.accumulate(0);
     rig.toy.accumulate(rig.store, rig.mesh, rig.options, 0);
-    const StepStats stats = rig.statistics.gather(rig.context, {.label_tokens = 1});
+    const StepStats stats = rig.gather({.label_tokens = 1});
     EXPECT_TRUE(stats.gradient_finite);
     EXPECT_EQ(stats.bad_parameter, "");
     EXPECT_EQ(std::bit_cast<std::uint64_t>(stats.gradient_square_sum),
@@ -114,7 +118,7 @@ TEST(StatisticsMpi, SumsAndLargestLoss) {
     add_nll(local, static_cast<double>((rank + 1) * (rank + 2)));
     local.label_tokens += rank + 1;
     rig.add("layers.0", 0, 0, 0.0F);
-    const StepStats stats = rig.statistics.gather(rig.context, local);
+    const StepStats stats = rig.gather(local);
     std::int64_t tokens = 0, nats = 0;
     for (int r = 0; r < ranks; ++r) {
       tokens += r + 1;
@@ -137,7 +141,7 @@ TEST(StatisticsMpi, LargestLossIsNeverBelowTheMean) {
     LocalStats local;
     local.label_tokens = 3 + 7 * k;
     local.nll_fixed = local.label_tokens * ((std::int64_t{1} << 50) + k);
-    const StepStats stats = rig.statistics.gather(rig.context, local);
+    const StepStats stats = rig.gather(local);
     ASSERT_GE(stats.loss_max, mean_nll(stats.nll_fixed, stats.label_tokens)) << k;
   }
 }
@@ -150,11 +154,11 @@ TEST(StatisticsMpi, RanksWithoutLabelTokens) {
     add_nll(local, 6.0);
     local.label_tokens = 2;
   }
-  const StepStats some = rig.statistics.gather(rig.context, local);
+  const StepStats some = rig.gather(local);
   EXPECT_EQ(some.label_tokens, 2);
   EXPECT_EQ(some.loss_max, 3.0);
 
-  const StepStats none = rig.statistics.gather(rig.context, {});
+  const StepStats none = rig.gather({});
   EXPECT_EQ(none.label_tokens, 0);
   EXPECT_TRUE(std::isnan(none.loss_max));
   EXPECT_TRUE(none.loss_finite);
@@ -166,13 +170,13 @@ TEST(StatisticsMpi, OneRanksFlagReachesAll) {
   rig.add("layers.0", 0, 0, 0.0F);
   const bool mine = rig.mesh.data_rank() == rig.last();
   LocalStats local{.label_tokens = 1, .save_and_stop = mine};
-  EXPECT_TRUE(rig.statistics.gather(rig.context, local).save_and_stop);
+  EXPECT_TRUE(rig.gather(local).save_and_stop);
   local = {.label_tokens = 1};
   if (mine) {
     add_nll(local, std::nan(""));
     local.label_tokens = 1;
   }
-  const StepStats stats = rig.statistics.gather(rig.context, local);
+  const StepStats stats = rig.gather(local);
   EXPECT_FALSE(stats.loss_finite);
   EXPECT_TRUE(stats.gradient_finite);
 }
@@ -182,7 +186,7 @@ TEST(StatisticsMpi, SumsThatOverflowAreNotFinite) {
   rig.add("layers.0", 0, 0, 0.0F);
   const LocalStats local{.nll_fixed = std::numeric_limits<std::int64_t>::max() - 1,
                          .label_tokens = 1};
-  EXPECT_EQ(rig.statistics.gather(rig.context, local).loss_finite, test_world().size() == 1);
+  EXPECT_EQ(rig.gather(local).loss_finite, test_world().size() == 1);
 }
 
 TEST(StatisticsMpi, NamesTheElementAndTheRankThatMadeIt) {
@@ -191,19 +195,18 @@ TEST(StatisticsMpi, NamesTheElementAndTheRankThatMadeIt) {
     const std::string rank = std::to_string(rig.last());
     for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
       rig.add("layers.1", 0, 17, bad, rig.last());
-      const StepStats sharded = rig.statistics.gather(rig.context, {.label_tokens = 1});
+      const StepStats sharded = rig.gather({.label_tokens = 1});
       EXPECT_FALSE(sharded.gradient_finite);
       EXPECT_TRUE(sharded.loss_finite);
       EXPECT_EQ(sharded.bad_parameter, "layers.1.qkv[17] on rank " + rank);
       rig.store.end_step();
 
       rig.add("replicated", 1, 69, bad, rig.last());
-      EXPECT_EQ(rig.statistics.gather(rig.context, {.label_tokens = 1}).bad_parameter,
-                "layers.1.norm[69] on rank " + rank);
+      EXPECT_EQ(rig.gather({.label_tokens = 1}).bad_parameter, "layers.1.norm[69] on rank " + rank);
       rig.store.end_step();
     }
     rig.add("layers.1", 0, 17, 1.0F, rig.last());  // and the next step is clean
-    EXPECT_TRUE(rig.statistics.gather(rig.context, {.label_tokens = 1}).gradient_finite);
+    EXPECT_TRUE(rig.gather({.label_tokens = 1}).gradient_finite);
   }
 }
 
@@ -211,7 +214,7 @@ TEST(StatisticsMpi, NamesASumThatOverflows) {
   for (const MeshShape& shape : meshes()) {
     Rig rig(shape);
     rig.add("layers.1", 2, 5, 3e38F);  // finite in every slot
-    const StepStats stats = rig.statistics.gather(rig.context, {.label_tokens = 1});
+    const StepStats stats = rig.gather({.label_tokens = 1});
     EXPECT_FALSE(stats.gradient_finite);
     const std::string want = "layers.1.down[5] (sum over all ranks, in the shard of rank ";
     EXPECT_EQ(stats.bad_parameter.substr(0, want.size()), want);

@@ -53,15 +53,17 @@ TEST(Statistics, AllocatesExactlyThePlan) {
   Context context;
   const std::vector<parallel::UnitSpec> units = parallel::toy_units();
   parallel::ZeroStore store(mesh, units, {}, context, for_store);
-  const Statistics statistics(mesh, store, for_statistics);
-  EXPECT_EQ(for_statistics.live(), Statistics::plan(units, mesh.shape()));
+  const Statistics statistics(mesh, store, for_statistics, for_statistics);
+  EXPECT_EQ(for_statistics.live(), Statistics::plan(units, mesh.shape(), Device::kCpu));
 }
 
 TEST(Statistics, PlanByHand) {
   // One unit of 5 chunks on 2 shards: 3 chunks a rank, 4 data ranks, and 128 bytes of scalars each.
   const std::vector<parallel::UnitSpec> units{
       {"a", parallel::Placement::kSharded, {parallel::toy_parameter("a", {5, 4096})}}};
-  EXPECT_EQ(Statistics::plan(units, {.replicate = 2, .shard = 2}).n, 4 * (128 + 3 * 8));
+  const parallel::MeshShape mesh{.replicate = 2, .shard = 2};
+  EXPECT_EQ(Statistics::plan(units, mesh, Device::kCpu).n, 4 * (128 + 3 * 8));
+  EXPECT_EQ(Statistics::plan(units, mesh, Device::kCuda).n, 3 * 8);
 }
 
 }  // namespace

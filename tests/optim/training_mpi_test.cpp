@@ -127,7 +127,7 @@ struct Sharded {
       : zero(options),
         mesh(test_world(), shape),
         store(mesh, toy.units(), options, context, allocator),
-        statistics(mesh, store, allocator) {
+        statistics(mesh, store, allocator, allocator) {
     toy.init(store);
   }
 
@@ -142,6 +142,7 @@ struct Sharded {
     if (number == kBadStep && mesh.data_rank() == mesh.data_ranks() - 1) {
       add_nll(local, std::nan(""));
     }
+    statistics.begin(context);
     const StepStats stats = statistics.gather(context, local);
     EXPECT_EQ(stats.label_tokens, shared_stats(number, zero).label_tokens);
     square_sum = stats.gradient_square_sum;

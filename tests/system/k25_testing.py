@@ -105,18 +105,45 @@ def start(args, ranks=None, env=None, mpi_args=(), stdout=subprocess.PIPE, file_
                             preexec_fn=limit if file_limit is not None else None)
 
 
+def what_hangs(root):
+    """The threads of a process and of all below it, with what each waits for in the kernel."""
+    parents, lines = {}, []
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(stat.parent.name)] = int(stat.read_text().rsplit(")", 1)[1].split()[1])
+        except (OSError, IndexError, ValueError):
+            continue
+
+    def below(pid):
+        while pid not in (root, 0, 1):
+            pid = parents.get(pid, 0)
+        return pid == root
+
+    for pid in sorted(filter(below, parents)):
+        for task in sorted((pathlib.Path("/proc") / str(pid) / "task").glob("*")):
+            try:
+                state = (task / "stat").read_text().rsplit(")", 1)[1].split()[0]
+                lines.append(f"hangs: {pid} {(task / 'comm').read_text().strip()} {state} "
+                             f"{(task / 'wchan').read_text().strip()}")
+            except OSError:
+                continue
+    return "\n" + "\n".join(lines) + "\n"
+
+
 def finish(process, timeout=120.0, started=None):
     """Waits for a started run. One that hangs is killed and has code None."""
     begin = time.monotonic() if started is None else started
     try:
         out, err = process.communicate(timeout=timeout * slowness())
         code = process.returncode
+        hung = ""
     except subprocess.TimeoutExpired:
+        hung = what_hangs(process.pid)
         os.killpg(process.pid, signal.SIGKILL)
         out, err = process.communicate()
         code = None
     decode = lambda b: (b or b"").decode("utf-8", "replace")
-    return Result(code, decode(out), decode(err), time.monotonic() - begin)
+    return Result(code, decode(out), decode(err) + hung, time.monotonic() - begin)
 
 
 def run(args, ranks=None, timeout=120.0, **options):

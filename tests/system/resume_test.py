@@ -72,7 +72,8 @@ class Signals(TrainTest):
         process = self.start_train(self.LONG, ranks)
         self.wait_for(lambda: self.steps_done() >= 7, process)
         pick(process)
-        result = self.assert_ok(k25_testing.finish(process, 60))
+        result = k25_testing.finish(process, 60)
+        self.assertEqual(result.code, 0, f"{self.steps_done()} steps are done\n{result}")
         self.assertIn("saved and stopped at step", result.stdout)
         stopped = self.saved_steps()[-1]
         self.assertIn(f"saved and stopped at step {stopped} ", result.stdout)

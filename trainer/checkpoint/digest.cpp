@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "data/io/h5_layout.h"
+#include "kernels/core/host_access.h"
 #include "kernels/core/philox.h"
 #include "trainer/checkpoint/checkpoint.h"
 
@@ -65,8 +66,15 @@ TensorDigests digest_store(parallel::Mesh& mesh, parallel::ZeroStore& store) {
     const Tensor tensors[] = {store.master(u), store.m(u), store.v(u)};
     for (int t = 0; t < 3; ++t) {
       if (length == 0) continue;
-      sums.add(static_cast<std::size_t>(u), layout.name, t, begin,
-               tensors[t].data<float>() + owned.begin, length);
+      const Tensor range = tensors[t].slice(0, owned.begin, owned.begin + length);
+      std::vector<float> copy;  // of a GPU's tensor
+      const float* values = static_cast<const float*>(range.raw());
+      if (range.device() != Device::kCpu) {
+        copy.resize(static_cast<std::size_t>(length));
+        read_to_host(store.context(), range, copy.data());
+        values = copy.data();
+      }
+      sums.add(static_cast<std::size_t>(u), layout.name, t, begin, values, length);
     }
   }
   sums.add_ranks(mesh.shard_comm());

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "data/io/h5_layout.h"
+#include "kernels/core/host_access.h"
 #include "parallel/comm/agree.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/digest.h"
@@ -159,8 +160,9 @@ class Loader {
       const auto values =
           files_.at(piece.range.file)
               .values<float>(dataset_name(piece.source->name, kTensorNames[t]), data::H5Type::kF32);
-      std::copy_n(values.data() + (piece.begin - piece.range.begin), piece.length,
-                  targets[t].data<float>() + (piece.begin - store_.shard_begin(piece.unit)));
+      const std::int64_t at = piece.begin - store_.shard_begin(piece.unit);
+      write_from_host(store_.context(), values.data() + (piece.begin - piece.range.begin),
+                      targets[t].slice(0, at, at + piece.length));
     }
   }
 

@@ -14,6 +14,7 @@
 
 #include "data/io/atomic_file.h"
 #include "data/io/h5_layout.h"
+#include "kernels/core/host_access.h"
 #include "kernels/core/stopwatch.h"
 #include "parallel/comm/agree.h"
 #include "trainer/checkpoint/checkpoint.h"
@@ -129,8 +130,8 @@ void CheckpointWriter::Impl::take_snapshot() {
     const Tensor tensors[] = {store.master(part.unit), store.m(part.unit), store.v(part.unit)};
     for (int t = 0; t < 3; ++t) {
       if (part.length == 0) continue;
-      std::memcpy(to + part.at + t * part.length, tensors[t].data<float>() + part.local,
-                  static_cast<std::size_t>(part.length) * 4);
+      read_to_host(store.context(), tensors[t].slice(0, part.local, part.local + part.length),
+                   to + part.at + t * part.length);
     }
   }
 }

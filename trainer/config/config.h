@@ -54,11 +54,15 @@ struct DataConfig {
   data::OnExhausted on_exhausted = data::OnExhausted::kWrap;
 };
 
+/// Where the model lives: kAuto takes a GPU in a CUDA build that finds one.
+enum class DeviceChoice : std::uint8_t { kAuto, kCpu, kCuda };
+
 struct TrainConfig {
   std::int64_t steps = 0, batch = 0;
   std::int64_t micro_batch = 0;   ///< resolved
   std::int64_t accumulation = 0;  ///< resolved: batch = micro_batch x accumulation x data ranks
   DType precision = DType::kFloat32;
+  DeviceChoice device = DeviceChoice::kAuto;
   std::string init_from;        ///< "" when null
   std::string resume = "auto";  ///< auto | none | PATH | step:N
   bool allow_data_change = false;

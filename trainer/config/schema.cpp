@@ -90,6 +90,12 @@ std::vector<Key> data_and_train_keys() {
              [](Config& c, std::size_t i) {
                c.train.precision = i == 0 ? DType::kFloat32 : DType::kBFloat16;
              }),
+      choice(
+          "train.device", "auto",
+          "where the model lives; auto: a GPU of its own for each rank in a CUDA build that finds "
+          "them, else the CPU",
+          {"auto", "cpu", "cuda"},
+          [](Config& c, std::size_t i) { c.train.device = static_cast<DeviceChoice>(i); }),
       text("train.init_from", "null", "checkpoint whose weights start a fresh run",
            [](Config& c) -> auto& { return c.train.init_from; }),
       text("train.resume", "auto", "auto | none | PATH | step:N",

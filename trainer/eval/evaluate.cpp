@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "kernels/core/stopwatch.h"
-#include "trainer/train/step.h"
+#include "optim/statistics.h"
 
 namespace k25::trainer {
 namespace {
@@ -50,8 +50,14 @@ Evaluator::Evaluator(Runtime& runtime, const Config& config, Model& model,
       model_(model),
       store_(store),
       corpus_(corpus),
-      validation_(validation) {
+      validation_(validation),
+      upload_(model.shape(), 1, runtime.host_allocator(), runtime.allocator()),
+      losses_(model.shape(), 1, runtime.host_allocator(), runtime.allocator()) {
   batch_.resize(config.train.micro_batch, config.data.sequence);
+}
+
+Bytes Evaluator::plan(const RunShape& shape) {
+  return {BatchUpload::plan(shape).n + SequenceLosses::plan(shape, 1).n};
 }
 
 EvalRecord Evaluator::run(std::int64_t step) {
@@ -68,12 +74,17 @@ EvalRecord Evaluator::run(std::int64_t step) {
     // A rank beyond the last micro-batch loads past the end: all rows stay empty.
     validation_.load((mine < micro_batches ? mine : micro_batches + validation_.windows()) * size,
                      batch_);
-    const Model::Output output = model_.forward(runtime_.context(), store_, batch_tensors(batch_));
+    Context& context = runtime_.context();
+    const BatchTensors tensors = upload_.upload(context, runtime_.mesh(), batch_);
+    losses_.clear();
+    losses_.add(context, model_.forward(context, store_, tensors).nll_N);
+    losses_.fetch(context);
+    runtime_.mesh().wait(context);
     for (std::int64_t b = 0; b < size; ++b) {
       if (batch_.sample[static_cast<std::size_t>(b)] < 0) continue;
       const auto domain = static_cast<std::size_t>(batch_.domain[static_cast<std::size_t>(b)]);
       const std::int64_t t = config_.data.sequence;
-      add_losses(sums[domain], output.nll_N.slice(0, b * t, (b + 1) * t), 1, t);
+      optim::add_nll(sums[domain], losses_.values()[static_cast<std::size_t>(b)]);
       const auto* labels = batch_.labels.data() + b * t;
       sums[domain].label_tokens += t - std::count(labels, labels + t, -1);
     }

@@ -10,7 +10,9 @@
 #include "trainer/config/config.h"
 #include "trainer/log/metrics.h"
 #include "trainer/model/model.h"
+#include "trainer/train/batch_upload.h"
 #include "trainer/train/runtime.h"
+#include "trainer/train/sequence_losses.h"
 
 namespace k25::trainer {
 
@@ -18,6 +20,9 @@ class Evaluator {
  public:
   Evaluator(Runtime& runtime, const Config& config, Model& model, parallel::ZeroStore& store,
             const data::Corpus& corpus, const data::ValidationSet& validation);
+
+  /// Bytes on shape.device.
+  static Bytes plan(const RunShape& shape);
 
   /// Collective. The first eval.batches micro-batches of windows (0: all); window w goes to data
   /// rank (w div micro_batch) mod W, ranks without windows run empty batches. No target: loss is
@@ -32,6 +37,8 @@ class Evaluator {
   const data::Corpus& corpus_;
   const data::ValidationSet& validation_;
   data::Batch batch_;
+  BatchUpload upload_;
+  SequenceLosses losses_;
 };
 
 /// Entropy of the validation targets' own unigram distribution, and the cross-entropy of the

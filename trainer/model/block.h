@@ -20,10 +20,12 @@
 
 namespace k25::trainer {
 
-/// Sizes that are fixed for a run, and the dtype of activations and gathered parameters.
+/// What is fixed for a run: sizes, the dtype of activations and gathered parameters, where blocks
+/// run.
 struct RunShape {
   std::int64_t batch = 0, tokens = 0;
   DType compute = DType::kFloat32;
+  Device device = Device::kCpu;
   std::int64_t rows() const { return batch * tokens; }
 };
 
@@ -89,6 +91,7 @@ class Sublayer {
 struct Linear {
   std::int64_t rows = 0, in = 0, out = 0;
   DType compute = DType::kFloat32;
+  Device device = Device::kCpu;
 
   Bytes workspace_bytes() const;
   void forward(BlockRun& run, const ConstTensor& x, const ConstTensor& weight,

@@ -41,7 +41,8 @@ kernels::RopeDesc GqaMixer::rope_desc(const ModelConfig& model, const RunShape& 
           .head_dim = model.head_dim,
           .max_position = shape.tokens,
           .theta = model.rope_theta,
-          .dtype = shape.compute};
+          .dtype = shape.compute,
+          .device = shape.device};
 }
 
 GqaMixer::GqaMixer(const ModelConfig& model, const RunShape& shape, int layer,
@@ -51,8 +52,8 @@ GqaMixer::GqaMixer(const ModelConfig& model, const RunShape& shape, int layer,
       kv_heads_(model.kv_heads),
       head_dim_(model.head_dim),
       qkv_{shape.rows(), model.hidden, (model.heads + 2 * model.kv_heads) * model.head_dim,
-           shape.compute},
-      out_{shape.rows(), model.heads * model.head_dim, model.hidden, shape.compute},
+           shape.compute, shape.device},
+      out_{shape.rows(), model.heads * model.head_dim, model.hidden, shape.compute, shape.device},
       rope_q_(rope_plan_for(model, shape, model.heads)),
       rope_k_(rope_plan_for(model, shape, model.kv_heads)),
       attention_(kernels::attention_plan({.batch = shape.batch,
@@ -60,7 +61,8 @@ GqaMixer::GqaMixer(const ModelConfig& model, const RunShape& shape, int layer,
                                           .heads = model.heads,
                                           .kv_heads = model.kv_heads,
                                           .head_dim = model.head_dim,
-                                          .dtype = shape.compute})),
+                                          .dtype = shape.compute,
+                                          .device = shape.device})),
       rope_table_(rope_table),
       qkv_index_(unit.add(qkv_parameter(model, layer))),
       out_index_(unit.add(out_parameter(model, layer))) {}

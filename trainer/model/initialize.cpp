@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/core/host_access.h"
 #include "kernels/core/philox.h"
 #include "kernels/core/update_math.h"
 #include "trainer/model/model.h"
@@ -33,22 +34,31 @@ void initialize_slice(const parallel::Slice& slice, std::int64_t slice_begin,
   }
 }
 
+// One rank's part of a unit.
+void initialize_shard(const parallel::UnitLayout& layout, std::int64_t begin, const Tensor& master,
+                      std::uint64_t seed) {
+  for (std::size_t p = 0; p < layout.parameters.size(); ++p) {
+    const parallel::ParameterSpec& parameter = layout.parameters[p];
+    const std::int64_t row = parameter.shape.empty() || parameter.shape[0] == 0
+                                 ? 0
+                                 : parameter.numel() / parameter.shape[0];
+    for (const parallel::Slice& slice : parameter.slices) {
+      initialize_slice(slice, layout.offsets[p] + slice.row_begin * row,
+                       (slice.row_end - slice.row_begin) * row, begin, master, seed);
+    }
+  }
+}
+
 }  // namespace
 
 void initialize_parameters(parallel::ZeroStore& store, std::uint64_t seed) {
   for (int u = 0; u < store.num_units(); ++u) {
     const parallel::UnitLayout& layout = store.layout(u);
-    for (std::size_t p = 0; p < layout.parameters.size(); ++p) {
-      const parallel::ParameterSpec& parameter = layout.parameters[p];
-      const std::int64_t row = parameter.shape.empty() || parameter.shape[0] == 0
-                                   ? 0
-                                   : parameter.numel() / parameter.shape[0];
-      for (const parallel::Slice& slice : parameter.slices) {
-        initialize_slice(slice, layout.offsets[p] + slice.row_begin * row,
-                         (slice.row_end - slice.row_begin) * row, store.shard_begin(u),
-                         store.master(u), seed);
-      }
-    }
+    fill_on_host(store.context(), store.master(u), [&](const Tensor& master) {
+      // The gaps between parameters stay zero.
+      std::memset(master.raw(), 0, static_cast<std::size_t>(master.bytes().n));
+      initialize_shard(layout, store.shard_begin(u), master, seed);
+    });
   }
   store.invalidate();
 }

@@ -25,9 +25,10 @@ Layer::Layer(const ModelConfig& model, const RunShape& shape, int index,
       norm_(kernels::rmsnorm_plan({.rows = shape.rows(),
                                    .cols = model.hidden,
                                    .dtype = shape.compute,
-                                   .eps = model.norm_eps})),
-      residual_(
-          kernels::residual_plan({.count = shape.rows() * model.hidden, .dtype = shape.compute})) {
+                                   .eps = model.norm_eps,
+                                   .device = shape.device})),
+      residual_(kernels::residual_plan(
+          {.count = shape.rows() * model.hidden, .dtype = shape.compute, .device = shape.device})) {
   const LayerPattern pattern = model.pattern[index % model.pattern.size()];
   switch (pattern.mixer) {
     case MixerKind::kGqa:

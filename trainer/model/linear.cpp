@@ -20,11 +20,17 @@ GemmDesc forward_desc(const Linear& l) {
           .k = l.in,
           .transpose_b = Transpose::kYes,
           .dtype_ab = l.compute,
-          .dtype_d = l.compute};
+          .dtype_d = l.compute,
+          .device = l.device};
 }
 
 GemmDesc input_desc(const Linear& l) {
-  return {.m = l.rows, .n = l.in, .k = l.out, .dtype_ab = l.compute, .dtype_d = l.compute};
+  return {.m = l.rows,
+          .n = l.in,
+          .k = l.out,
+          .dtype_ab = l.compute,
+          .dtype_d = l.compute,
+          .device = l.device};
 }
 
 GemmDesc weight_desc(const Linear& l) {
@@ -34,7 +40,8 @@ GemmDesc weight_desc(const Linear& l) {
           .transpose_a = Transpose::kYes,
           .dtype_ab = l.compute,
           .dtype_d = gradient_dtype(l.compute),
-          .accumulate = Accumulate::kAdd};
+          .accumulate = Accumulate::kAdd,
+          .device = l.device};
 }
 
 void run_gemm(BlockRun& run, const GemmDesc& desc, const ConstTensor& a, const ConstTensor& b,

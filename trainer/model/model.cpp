@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "kernels/gemm/gemm.h"
+#include "kernels/core/host_access.h"
 #include "trainer/model/gqa.h"
 
 namespace k25::trainer {
@@ -58,15 +58,18 @@ Model::Model(const ModelConfig& config, const RunShape& shape,
       embedding_(kernels::embedding_plan({.tokens = shape.rows(),
                                           .vocab = config.vocab,
                                           .hidden = config.hidden,
-                                          .dtype = shape.compute})),
+                                          .dtype = shape.compute,
+                                          .device = shape.device})),
       final_norm_(kernels::rmsnorm_plan({.rows = shape.rows(),
                                          .cols = config.hidden,
                                          .dtype = shape.compute,
-                                         .eps = config.norm_eps})),
+                                         .eps = config.norm_eps,
+                                         .device = shape.device})),
       loss_(kernels::cross_entropy_plan({.rows = shape.rows(),
                                          .hidden = config.hidden,
                                          .vocab = config.vocab,
-                                         .dtype = shape.compute})) {
+                                         .dtype = shape.compute,
+                                         .device = shape.device})) {
   UnitBuilder replicated("replicated", Placement::kReplicated);
   UnitBuilder embedding("embedding", Placement::kSharded);
   embedding.add(table_parameter("embedding", config));
@@ -119,6 +122,11 @@ void Model::measure() {
     ScratchScope scope(scratch);  // the gradient of the normed rows
     scratch.take(shape_.compute, {shape_.rows(), config_.hidden});
   }
+  if (shape_.compute != DType::kFloat64) {
+    workspace = larger(workspace, kernels::gemm_plan(logits_gemm()).workspace_bytes);
+    ScratchScope scope(scratch);
+    scratch.take(DType::kFloat32, {1, config_.vocab});
+  }
   const std::int64_t table = shape_.tokens * config_.head_dim;
   memory_ = {.activations = saved.peak(),
              .scratch = scratch.peak(),
@@ -126,14 +134,16 @@ void Model::measure() {
              .tables = bytes_of(Elems{table}, statistic_dtype(shape_.compute))};
 }
 
-void Model::allocate(Allocator& allocator) {
+void Model::allocate(const Context& context, Allocator& allocator) {
   saved_ = Arena(memory_.activations, allocator);
   scratch_ = Arena(memory_.scratch, allocator);
   workspace_ = Buffer(memory_.workspace, allocator);
   tables_ = Buffer(memory_.tables, allocator);
   const Tensor table =
       tables_.view(statistic_dtype(shape_.compute), {shape_.tokens, config_.head_dim});
-  kernels::rope_fill_table(GqaMixer::rope_desc(config_, shape_), table);
+  fill_on_host(context, table, [&](const Tensor& host) {
+    kernels::rope_fill_table(GqaMixer::rope_desc(config_, shape_), host);
+  });
   rope_table_ = table;
 }
 
@@ -238,20 +248,23 @@ std::vector<float> Model::logits(Context& context, parallel::ZeroStore& store, s
   const ConstTensor x = normed_.slice(0, row, row + 1);
   const std::vector<Tensor>& head = store.acquire(head_unit());
   std::vector<float> logits(static_cast<std::size_t>(config_.vocab));
-  const auto plan = kernels::gemm_plan({.m = 1,
-                                        .n = config_.vocab,
-                                        .k = config_.hidden,
-                                        .transpose_b = kernels::Transpose::kYes,
-                                        .dtype_ab = shape_.compute,
-                                        .dtype_d = DType::kFloat32});
-  std::vector<char> workspace(static_cast<std::size_t>(plan.workspace_bytes.n + kAlignment));
-  void* aligned = reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr)
-      align_up(reinterpret_cast<std::int64_t>(workspace.data())));
-  kernels::gemm_forward(context, plan, {x, head[0]},
-                        {Tensor(logits.data(), DType::kFloat32, {1, config_.vocab})},
-                        {aligned, plan.workspace_bytes});
+  ScratchScope scope(scratch_);
+  const Tensor out = scratch_.take(DType::kFloat32, {1, config_.vocab});
+  kernels::gemm_forward(context, kernels::gemm_plan(logits_gemm()), {x, head[0]}, {out},
+                        {workspace_.data(), workspace_.size()});
+  read_to_host(context, out, logits.data());
   store.release(head_unit(), Phase::kForward);
   return logits;
+}
+
+kernels::GemmDesc Model::logits_gemm() const {
+  return {.m = 1,
+          .n = config_.vocab,
+          .k = config_.hidden,
+          .transpose_b = kernels::Transpose::kYes,
+          .dtype_ab = shape_.compute,
+          .dtype_d = DType::kFloat32,
+          .device = shape_.device};
 }
 
 }  // namespace k25::trainer

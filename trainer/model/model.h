@@ -13,6 +13,7 @@
 
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/embedding/embedding.h"
+#include "kernels/gemm/gemm.h"
 #include "kernels/rmsnorm/rmsnorm.h"
 #include "parallel/zero/zero_store.h"
 #include "trainer/config/config.h"
@@ -44,7 +45,7 @@ class Model {
   std::int64_t num_parameters() const;
 
   /// Once, before the first forward.
-  void allocate(Allocator& allocator);
+  void allocate(const Context& context, Allocator& allocator);
 
   struct Output {
     Tensor nll_N;     ///< fp32 (fp64), 0 where there is no label
@@ -62,6 +63,7 @@ class Model {
   int replicated_unit() const { return static_cast<int>(units_.size()) - 1; }
   int forward_unit(std::size_t position) const;  // block position -> unit
   void take_head(Arena& saved);
+  kernels::GemmDesc logits_gemm() const;
   void measure();
   BlockRun begin(Context& context, const BatchTensors& batch);
   void prefetch_around(parallel::ZeroStore& store, std::int64_t position, int direction) const;

@@ -28,10 +28,12 @@ parallel::ParameterSpec down_parameter(const ModelConfig& m, int layer) {
 SwigluFeedForward::SwigluFeedForward(const ModelConfig& model, const RunShape& shape, int layer,
                                      UnitBuilder& unit)
     : shape_(shape),
-      gate_up_{shape.rows(), model.hidden, 2 * model.ffn, shape.compute},
-      down_{shape.rows(), model.ffn, model.hidden, shape.compute},
-      swiglu_(
-          kernels::swiglu_plan({.rows = shape.rows(), .cols = model.ffn, .dtype = shape.compute})),
+      gate_up_{shape.rows(), model.hidden, 2 * model.ffn, shape.compute, shape.device},
+      down_{shape.rows(), model.ffn, model.hidden, shape.compute, shape.device},
+      swiglu_(kernels::swiglu_plan({.rows = shape.rows(),
+                                    .cols = model.ffn,
+                                    .dtype = shape.compute,
+                                    .device = shape.device})),
       gate_up_index_(unit.add(gate_up_parameter(model, layer))),
       down_index_(unit.add(down_parameter(model, layer))) {}
 

@@ -6,6 +6,7 @@
 
 #include "data/loader/batch.h"
 #include "kernels/core/philox.h"
+#include "trainer/train/batch_upload.h"
 #include "trainer/train/step.h"
 
 namespace k25::trainer {
@@ -64,11 +65,13 @@ std::string sample_text(Runtime& runtime, Model& model, parallel::ZeroStore& sto
                         const data::Tokenizer& tokenizer, const SampleOptions& options) {
   data::Batch batch;
   batch.resize(1, model.shape().tokens);
+  BatchUpload upload(model.shape(), 1, runtime.host_allocator(), runtime.allocator());
   std::vector<std::int32_t> tokens = tokenizer.encode(options.prompt);
   if (tokens.empty()) tokens.push_back(tokenizer.end_of_document());
   for (std::int64_t i = 0; i < options.tokens; ++i) {
     fill_window(tokens, tokenizer.end_of_document(), batch);
-    model.forward(runtime.context(), store, batch_tensors(batch));
+    model.forward(runtime.context(), store,
+                  upload.upload(runtime.context(), runtime.mesh(), batch));
     const std::int64_t last =
         std::min<std::int64_t>(static_cast<std::int64_t>(tokens.size()), model.shape().tokens) - 1;
     const std::vector<float> logits = model.logits(runtime.context(), store, last);

@@ -84,15 +84,15 @@ LoadedRun load_run(parallel::World& world, const std::filesystem::path& path,
   std::vector<std::string> warnings;
   run.runtime = std::make_unique<Runtime>(world, config, warnings);
   parallel::collectively(world.comm(), "allocate", [&] {
-    const RunShape shape{batch, config.data.sequence, config.train.precision};
-    with_places(run.parsed,
-                [&] { run.model = std::make_unique<Model>(config.model, shape, config.freeze); });
+    with_places(run.parsed, [&] {
+      run.model = std::make_unique<Model>(config.model, run.runtime->shape(config), config.freeze);
+    });
     const parallel::ZeroOptions zero =
-        resolve_zero(config, *run.model, host_memory_budget(world.local_size()));
+        resolve_zero(config, *run.model, run.runtime->memory_budget());
     run.store =
         std::make_unique<parallel::ZeroStore>(run.runtime->mesh(), run.model->units(), zero,
                                               run.runtime->context(), run.runtime->allocator());
-    run.model->allocate(run.runtime->allocator());
+    run.model->allocate(run.runtime->context(), run.runtime->allocator());
   });
   load_checkpoint(run.runtime->mesh(), *run.store, folder, LoadWhat::kWeightsOnly);
   return run;

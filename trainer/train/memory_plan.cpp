@@ -8,6 +8,8 @@
 #include <limits>
 
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/eval/evaluate.h"
+#include "trainer/train/step.h"
 
 namespace k25::trainer {
 namespace {
@@ -58,7 +60,8 @@ std::int64_t address_space_limit() {
 }  // namespace
 
 Bytes MemoryPlan::total() const {
-  return {zero.total().n + model.total().n + statistics.n + snapshot.n};
+  return {zero.total().n + model.total().n + statistics.n + step.n +
+          (device == Device::kCpu ? snapshot.n : 0)};
 }
 
 std::vector<std::string> MemoryPlan::lines() const {
@@ -74,7 +77,8 @@ std::vector<std::string> MemoryPlan::lines() const {
           row("op workspace", model.workspace),
           row("tables", model.tables),
           row("statistics", statistics),
-          row("checkpoint snapshot", snapshot),
+          row("losses and batch", step),
+          row(device == Device::kCpu ? "checkpoint snapshot" : "snapshot (on host)", snapshot),
           row("total", total())};
 }
 
@@ -82,8 +86,10 @@ MemoryPlan plan_memory(const Config& config, const Model& model,
                        const parallel::ZeroOptions& options) {
   return {.zero = parallel::ZeroStore::plan(model.units(), config.mesh, options),
           .model = model.memory(),
-          .statistics = optim::Statistics::plan(model.units(), config.mesh),
-          .snapshot = CheckpointWriter::plan(model.units(), config.mesh)};
+          .statistics = optim::Statistics::plan(model.units(), config.mesh, model.shape().device),
+          .step = {Stepper::plan(config, model.shape()).n + Evaluator::plan(model.shape()).n},
+          .snapshot = CheckpointWriter::plan(model.units(), config.mesh),
+          .device = model.shape().device};
 }
 
 parallel::ZeroOptions resolve_zero(const Config& config, const Model& model, Bytes budget) {
@@ -93,7 +99,8 @@ parallel::ZeroOptions resolve_zero(const Config& config, const Model& model, Byt
                                 .mode = config.reduce.mode,
                                 .slots = config.reduce.slots,
                                 .micro_batches_per_slot = micro_batches / config.reduce.slots,
-                                .compute = config.train.precision};
+                                .compute = config.train.precision,
+                                .device = model.shape().device};
   // Ordered by traffic, least first.
   for (const ReshardAfter reshard :
        {ReshardAfter::kStep, ReshardAfter::kMicroBatch, ReshardAfter::kForward}) {
@@ -115,12 +122,16 @@ void require_fit(const MemoryPlan& plan, Bytes budget) {
   if (plan.total().n <= budget.n) return;
   std::string table;
   for (const std::string& line : plan.lines()) table += "\n  " + line;
-  fail(ErrorKind::kUsage,
-       fmt::format(
-           "this run needs {} bytes on each rank, and {} are available (MemAvailable, cgroup "
-           "and ulimit, shared by the ranks of this host). Use more hosts, a smaller "
-           "train.micro_batch, zero.reshard_after: forward, or a smaller model.{}",
-           plan.total().n, budget.n, table));
+  fail(
+      ErrorKind::kUsage,
+      fmt::format(
+          "this run needs {} bytes on each rank, and {} are available ({}). Use more {}, a smaller "
+          "train.micro_batch, zero.reshard_after: forward, or a smaller model.{}",
+          plan.total().n, budget.n,
+          plan.device == Device::kCuda
+              ? "free device memory"
+              : "MemAvailable, cgroup and ulimit, shared by the ranks of this host",
+          plan.device == Device::kCuda ? "GPUs" : "hosts", table));
 }
 
 }  // namespace k25::trainer

@@ -14,8 +14,10 @@ namespace k25::trainer {
 struct MemoryPlan {
   parallel::ZeroPlan zero;
   ModelMemory model;
-  Bytes statistics, snapshot;
-  Bytes total() const;
+  Bytes statistics, step;
+  Bytes snapshot;  ///< for a GPU's state in host memory, and no part of total
+  Device device = Device::kCpu;
+  Bytes total() const;  ///< of the device
   /// One line per category, for `k25 train` and `k25 config`.
   std::vector<std::string> lines() const;
 };

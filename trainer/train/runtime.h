@@ -8,9 +8,12 @@
 
 #include "kernels/core/buffer.h"
 #include "kernels/core/context.h"
+#include "kernels/core/device.h"
 #include "kernels/core/thread_pool.h"
+#include "kernels/gemm/gemm_algorithms.h"
 #include "parallel/mesh.h"
 #include "trainer/config/config.h"
+#include "trainer/model/block.h"
 
 namespace k25::trainer {
 
@@ -24,7 +27,17 @@ class Runtime {
   parallel::Mesh& mesh() { return mesh_; }
   parallel::Communicator& comm() { return world_.comm(); }
   Context& context() { return context_; }
-  Allocator& allocator() { return allocator_; }
+  Device device() const { return device_ == nullptr ? Device::kCpu : Device::kCuda; }
+  /// Of the memory that the model lives in: host memory, or this rank's GPU.
+  Allocator& allocator() { return device_ == nullptr ? host_ : *device_allocator_; }
+  /// Of host memory that the model's device copies from: pinned for a GPU.
+  Allocator& host_allocator() { return device_ == nullptr ? host_ : *pinned_; }
+  /// What the plan may use where the model lives.
+  Bytes memory_budget() const;
+  /// Of the blocks of this run.
+  RunShape shape(const Config& config) const {
+    return {config.train.micro_batch, config.data.sequence, config.train.precision, device()};
+  }
   bool is_root() const { return world_.rank() == 0; }
 
   /// CPU instruction set, threads, compiler and library versions: equal fingerprints give equal
@@ -33,9 +46,15 @@ class Runtime {
 
  private:
   parallel::World& world_;
+  // Null on the CPU.
+  std::unique_ptr<CudaDevice> device_;
+  std::unique_ptr<Allocator> device_allocator_, pinned_;
+  std::shared_ptr<parallel::CudaLink> link_;
+
   parallel::Mesh mesh_;
-  HostAllocator allocator_;
+  HostAllocator host_;
   std::unique_ptr<ThreadPool> threads_;
+  kernels::GemmAlgorithms gemm_algorithms_;
   Context context_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <span>
 
+#include "kernels/core/host_access.h"
 #include "kernels/core/stopwatch.h"
 #include "optim/adamw.h"
 #include "parallel/comm/agree.h"
@@ -41,27 +42,6 @@ void require_injectable(const Config& config, const Model& model) {
                               "' is no parameter of this model, and not 'loss'");
 }
 
-BatchTensors batch_tensors(const data::Batch& b) {
-  const std::int64_t rows = b.sequences * b.tokens_per_sequence;
-  const auto flat = [&](const std::vector<std::int32_t>& v) {
-    return ConstTensor(v.data(), DType::kInt32, {rows});
-  };
-  const auto grid = [&](const std::vector<std::int32_t>& v) {
-    return ConstTensor(v.data(), DType::kInt32, {b.sequences, b.tokens_per_sequence});
-  };
-  return {flat(b.tokens), flat(b.labels), flat(b.position), grid(b.doc_begin), grid(b.doc_end)};
-}
-
-void add_losses(optim::LocalStats& stats, const Tensor& nll_N, std::int64_t sequences,
-                std::int64_t tokens) {
-  const float* nll = nll_N.data<float>();
-  for (std::int64_t b = 0; b < sequences; ++b) {
-    double sequence = 0.0;
-    for (std::int64_t t = 0; t < tokens; ++t) sequence += static_cast<double>(nll[b * tokens + t]);
-    optim::add_nll(stats, sequence);
-  }
-}
-
 Stepper::Stepper(Runtime& runtime, const Config& config, Model& model, parallel::ZeroStore& store,
                  const data::Corpus& corpus, const data::Sampler& sampler)
     : runtime_(runtime),
@@ -70,8 +50,19 @@ Stepper::Stepper(Runtime& runtime, const Config& config, Model& model, parallel:
       store_(store),
       corpus_(corpus),
       sampler_(sampler),
-      statistics_(runtime.mesh(), store, runtime.allocator()) {
+      statistics_(runtime.mesh(), store, runtime.host_allocator(), runtime.allocator()),
+      upload_(model.shape(), micro_batches(config), runtime.host_allocator(), runtime.allocator()),
+      losses_(model.shape(), micro_batches(config), runtime.host_allocator(), runtime.allocator()) {
   batch_.resize(config.train.micro_batch, config.data.sequence);
+}
+
+std::int64_t Stepper::micro_batches(const Config& config) {
+  return config.train.batch / config.train.micro_batch /
+         (config.mesh.replicate * config.mesh.shard * config.mesh.expert);
+}
+
+Bytes Stepper::plan(const Config& config, const RunShape& shape) {
+  return {BatchUpload::plan(shape).n + SequenceLosses::plan(shape, micro_batches(config)).n};
 }
 
 void Stepper::accumulate_micro_batch(const StepResult& result, std::int64_t micro_batch,
@@ -86,13 +77,15 @@ void Stepper::accumulate_micro_batch(const StepResult& result, std::int64_t micr
         batch_);
   }
 
-  const BatchTensors tensors = batch_tensors(batch_);
+  const BatchTensors tensors = upload_.upload(runtime_.context(), runtime_.mesh(), batch_);
   const Model::Output output = model_.forward(runtime_.context(), store_, tensors);
   const DebugInject& inject = config_.inject;
   if (micro_batch == 0 && inject.tensor == kLoss && strikes(inject, step_)) {
-    output.nll_N.data<float>()[inject.index] = static_cast<float>(inject.value);
+    const auto value = static_cast<float>(inject.value);
+    write_from_host(runtime_.context(), &value,
+                    output.nll_N.slice(0, inject.index, inject.index + 1));
   }
-  add_losses(local, output.nll_N, size, config_.data.sequence);
+  losses_.add(runtime_.context(), output.nll_N);
   local.label_tokens += batch_.label_tokens;
   model_.backward(runtime_.context(), store_, tensors);
   store_.end_micro_batch();
@@ -107,9 +100,9 @@ void Stepper::inject_fault() {
       if (layout.parameters[p].name != inject.tensor) continue;
       const std::int64_t at = layout.offsets[p] + inject.index - store_.shard_begin(u);
       const Tensor gradient = store_.shard_gradient(u);
-      if (at >= 0 && at < gradient.numel()) {
-        gradient.data<float>()[at] = static_cast<float>(inject.value);
-      }
+      if (at < 0 || at >= gradient.numel()) continue;
+      const auto value = static_cast<float>(inject.value);
+      write_from_host(runtime_.context(), &value, gradient.slice(0, at, at + 1));
     }
   }
 }
@@ -134,6 +127,7 @@ StepResult Stepper::run(TrainState& state, bool save_and_stop) {
   const std::int64_t per_slot = config_.train.batch / config_.train.micro_batch / slots;
   const std::int64_t ranks = runtime_.mesh().data_ranks();
   store_.begin_step();
+  losses_.clear();
   for (std::int64_t round = 0; round < slots / ranks; ++round) {
     const std::int64_t slot = round * ranks + runtime_.mesh().data_rank();
     for (std::int64_t i = 0; i < per_slot; ++i) {
@@ -143,6 +137,10 @@ StepResult Stepper::run(TrainState& state, bool save_and_stop) {
   store_.finish_gradients();
   inject_fault();
 
+  losses_.fetch(runtime_.context());
+  statistics_.begin(runtime_.context());
+  runtime_.mesh().wait(runtime_.context());  // the step's only host wait
+  for (const double nll : losses_.values()) optim::add_nll(local, nll);
   result.stats = statistics_.gather(runtime_.context(), local);
   result.plan = optim::decide(result.stats, state.policy, config_.optim);
   if (result.plan.action == optim::StepAction::kApply) {

@@ -13,16 +13,11 @@
 #include "trainer/checkpoint/state.h"
 #include "trainer/config/config.h"
 #include "trainer/model/model.h"
+#include "trainer/train/batch_upload.h"
 #include "trainer/train/runtime.h"
+#include "trainer/train/sequence_losses.h"
 
 namespace k25::trainer {
-
-/// Views of a host batch; valid while the batch is unchanged.
-BatchTensors batch_tensors(const data::Batch& batch);
-
-/// Adds each sequence's nll (the sum of its rows); the sequences' order does not matter.
-void add_losses(optim::LocalStats& stats, const Tensor& nll_N, std::int64_t sequences,
-                std::int64_t tokens);
 
 struct StepResult {
   optim::StepPlan plan;
@@ -40,11 +35,15 @@ class Stepper {
   Stepper(Runtime& runtime, const Config& config, Model& model, parallel::ZeroStore& store,
           const data::Corpus& corpus, const data::Sampler& sampler);
 
+  /// Bytes on shape.device beside those of store, model and statistics.
+  static Bytes plan(const Config& config, const RunShape& shape);
+
   /// Collective. Advances `state` (step, policy, mixture, tokens) and the parameters.
   /// `save_and_stop` is this rank's signal flag; the result's stats hold the OR over ranks.
   StepResult run(TrainState& state, bool save_and_stop);
 
  private:
+  static std::int64_t micro_batches(const Config& config);  // of this rank in a step
   void accumulate_micro_batch(const StepResult& result, std::int64_t micro_batch,
                               optim::LocalStats& local, double& data_seconds);
   void inject_fault();
@@ -58,6 +57,8 @@ class Stepper {
   const data::Sampler& sampler_;
   optim::Statistics statistics_;
   data::Batch batch_;
+  BatchUpload upload_;
+  SequenceLosses losses_;
   std::int64_t step_ = 0;  // the one under way, from 1
 };
 

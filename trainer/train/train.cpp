@@ -144,14 +144,13 @@ void TrainRun::open_data() {
 }
 
 void TrainRun::build() {
-  const RunShape shape{config_.train.micro_batch, config_.data.sequence, config_.train.precision};
   parallel::ZeroOptions zero;
   collectively(runtime_.comm(), "plan", [&] {
-    model_ = std::make_unique<Model>(config_.model, shape, config_.freeze);
+    model_ = std::make_unique<Model>(config_.model, runtime_.shape(config_), config_.freeze);
     require_injectable(config_, *model_);
     warn_of_frozen_model(*model_, parsed_, warnings_);
     // The budget moves with the machine's load, so ranks may differ here; they agree below.
-    zero = resolve_zero(config_, *model_, host_memory_budget(runtime_.world().local_size()));
+    zero = resolve_zero(config_, *model_, runtime_.memory_budget());
   });
   std::int64_t choice[] = {static_cast<std::int64_t>(zero.reshard_after),
                            static_cast<std::int64_t>(zero.reduce_after)};
@@ -164,17 +163,17 @@ void TrainRun::build() {
   zero.reduce_after = static_cast<parallel::ReduceAfter>(choice[1]);
   collectively(runtime_.comm(), "allocate", [&] {
     memory_ = plan_memory(config_, *model_, zero);
-    require_fit(memory_, host_memory_budget(runtime_.world().local_size()));
+    require_fit(memory_, runtime_.memory_budget());
     store_ = std::make_unique<parallel::ZeroStore>(runtime_.mesh(), model_->units(), zero,
                                                    runtime_.context(), runtime_.allocator());
-    model_->allocate(runtime_.allocator());
+    model_->allocate(runtime_.context(), runtime_.allocator());
   });
   stepper_ = std::make_unique<Stepper>(runtime_, config_, *model_, *store_, *corpus_, *sampler_);
   evaluator_ =
       std::make_unique<Evaluator>(runtime_, config_, *model_, *store_, *corpus_, *validation_);
   writer_ = std::make_unique<CheckpointWriter>(
       runtime_.mesh(), *store_, config_.run.dir, lock_.get(), config_.checkpoint, config_.kill,
-      parsed_.resolved, resume_target_, runtime_.allocator());
+      parsed_.resolved, resume_target_, runtime_.host_allocator());
 }
 
 void TrainRun::start_state() {

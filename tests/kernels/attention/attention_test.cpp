@@ -245,6 +245,29 @@ TEST(Attention, BadPlans) {
   EXPECT_TRUE(refused(d, "scale"));
   d.scale = std::nan("");
   EXPECT_TRUE(refused(d, "scale"));
+  if constexpr (!kWithCuda) {
+    d = desc_of(1, 4, 1, 1, 8, DType::kFloat32);
+    d.device = Device::kCuda;
+    EXPECT_TRUE(refused(d, "this is no CUDA build"));
+  }
+}
+
+// What a caller does before it copies borders to the GPU.
+TEST(Attention, DocumentsAreCheckedOnTheHost) {
+  AttentionDesc d = desc_of(2, 6, 1, 1, 4, DType::kBFloat16);
+  d.device = Device::kCuda;
+  const Problem good(desc_of(2, 6, 1, 1, 4), {{6}, {2, 4}});
+  EXPECT_NO_THROW(kernels::attention_check_documents(d, good.doc_begin, good.doc_end));
+  EXPECT_NO_THROW(kernels::attention_check_documents(d, {}, {}));
+  Problem bad(desc_of(2, 6, 1, 1, 4), {{6}, {2, 4}});
+  bad.doc_end.set(9, 7);
+  const auto refused = [&](const ConstTensor& begin, const ConstTensor& end, std::string_view why) {
+    return throws_error([&] { kernels::attention_check_documents(d, begin, end); },
+                        ErrorKind::kUsage, {"attention", why});
+  };
+  EXPECT_TRUE(refused(bad.doc_begin, bad.doc_end, "sequence 1, token 3: document [2, 7) leaves"));
+  EXPECT_TRUE(refused(good.doc_begin, {}, "come together"));
+  EXPECT_TRUE(refused(good.doc_begin, good.lse, "doc_end is fp64"));
 }
 
 TEST(Attention, BadDocuments) {
@@ -301,7 +324,7 @@ TEST(Attention, BadOperands) {
   EXPECT_TRUE(refused(changed, out, enough, "doc_begin is fp32"));
   changed = in;
   changed.q_BTHE = ConstTensor(p.q.tensor().raw(), DType::kFloat32, {2, 6, 4, 8}, Device::kCuda);
-  EXPECT_TRUE(refused(changed, out, enough, "no CUDA build of this op"));
+  EXPECT_TRUE(refused(changed, out, enough, "is on the GPU"));
 
   auto other = out;
   other.lse_BHT = p.out;

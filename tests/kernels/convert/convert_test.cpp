@@ -181,7 +181,7 @@ TEST(Convert, RefusesWhatDoesNotFit) {
   EXPECT_TRUE(
       throws_error(call(x.tensor().slice(0, 0, 5), x.tensor().slice(0, 1, 6)), usage, {"overlap"}));
   const Tensor device(x.tensor().raw(), DType::kFloat32, {8}, Device::kCuda);
-  EXPECT_TRUE(throws_error(call(low, device), usage, {"y is on the GPU", "no CUDA build"}));
+  EXPECT_TRUE(throws_error(call(low, device), usage, {"y is on the GPU"}));
 }
 
 }  // namespace

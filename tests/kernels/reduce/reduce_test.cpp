@@ -114,9 +114,40 @@ TEST(ChunkSquareSums, RefusesWhatDoesNotFit) {
   EXPECT_TRUE(throws_error([&] { chunk_square_sums(ctx, x, two); }, usage, {"sums_c is fp64 [2]"}));
   EXPECT_TRUE(throws_error([&] { chunk_square_sums(ctx, x.tensor().view({64, 64}), sums); }, usage,
                            {"x_n is [64, 64]", "one dimension"}));
-  const Tensor device(x.tensor().raw(), DType::kFloat32, {kChunk}, Device::kCuda);
+  const Tensor device(sums.tensor().raw(), DType::kFloat64, {1}, Device::kCuda);
   EXPECT_TRUE(
-      throws_error([&] { chunk_square_sums(ctx, device, sums); }, usage, {"x_n is on the GPU"}));
+      throws_error([&] { chunk_square_sums(ctx, x, device); }, usage, {"sums_c is on the GPU"}));
+}
+
+TEST(RowSums, AddsInTheDocumentedLanes) {
+  for (const std::int64_t cols : {0, 1, 31, 32, 33, 1000}) {
+    GuardedTensor x = random_tensor("x", DType::kFloat32, {5, cols}, Layout{.row_padding = 3});
+    for (std::int64_t i = 0; i < x.count(); ++i) x.set(i, std::ldexp(x.get(i), i % 40));
+    std::vector<double> want;
+    for (std::int64_t r = 0; r < 5; ++r) {
+      std::vector<double> lane(32, 0.0);
+      for (std::int64_t i = 0; i < cols; ++i) {
+        lane[static_cast<std::size_t>(i % 32)] += x.get(r * cols + i);
+      }
+      for (std::size_t half : {16u, 8u, 4u, 2u, 1u}) {
+        for (std::size_t l = 0; l < half; ++l) lane[l] = lane[l] + lane[l + half];
+      }
+      want.push_back(lane[0]);
+    }
+    op_test::for_each_context([&](Context& ctx) {
+      const GuardedTensor sums(DType::kFloat64, {5});
+      row_sums(ctx, x, sums);
+      EXPECT_EQ(sums.get(), want);
+      EXPECT_TRUE(sums.guards_intact());
+    });
+  }
+}
+
+TEST(RowSums, RefusesWhatDoesNotFit) {
+  Context ctx = op_test::make_context();
+  const GuardedTensor x(DType::kFloat32, {4, 8}), sums(DType::kFloat64, {3});
+  EXPECT_TRUE(throws_error([&] { row_sums(ctx, x, sums); }, ErrorKind::kUsage,
+                           {"row_sums: x_rn is fp32 [4, 8]", "expected fp32 [3, 8]"}));
 }
 
 TEST(AddInOrder, AddsFromTheFirst) {
@@ -200,6 +231,29 @@ TEST(AllFinite, FindsTheFirstThatIsNot) {
         }
       }
     }
+  });
+}
+
+TEST(FirstNotFinite, WritesTheIndexOrTheCount) {
+  op_test::for_each_context([](Context& ctx) {
+    for (const std::int64_t n : {0, 1, 513, 100000}) {
+      GuardedTensor x = random_tensor("x", DType::kFloat32, {n});
+      const GuardedTensor first(DType::kInt64, {1});
+      first_not_finite(ctx, x, first);
+      EXPECT_EQ(first.get(0), n);
+      for (const std::int64_t at : {std::int64_t{0}, n / 2, n - 1}) {
+        if (n == 0) continue;
+        x.set(n - 1, kInf);
+        x.set(at, kNan);
+        first_not_finite(ctx, x, first);
+        EXPECT_EQ(first.get(0), at);
+        x.set(at, 1);
+      }
+      EXPECT_TRUE(first.guards_intact());
+    }
+    const GuardedTensor x(DType::kFloat32, {3}), wrong(DType::kFloat32, {1});
+    EXPECT_TRUE(throws_error([&] { first_not_finite(ctx, x, wrong); }, ErrorKind::kUsage,
+                             {"first is fp32 [1]", "expected int64 [1]"}));
   });
 }
 

@@ -119,7 +119,7 @@ TEST(Residual, RefusesWhatDoesNotFit) {
   EXPECT_TRUE(throws_error(call(matrix, a, y), usage, {"[2, 3]", "one shape"}));
   EXPECT_TRUE(throws_error(call(strided, matrix, matrix), usage, {"a [2, 3]", "contiguous"}));
   const Tensor device(y.tensor().raw(), DType::kFloat32, {6}, Device::kCuda);
-  EXPECT_TRUE(throws_error(call(a, a, device), usage, {"y is on the GPU", "no CUDA build"}));
+  EXPECT_TRUE(throws_error(call(a, a, device), usage, {"y is on the GPU"}));
 
   const GuardedTensor wide(DType::kFloat32, {7});
   EXPECT_TRUE(throws_error(call(wide.tensor().slice(0, 0, 6), a, wide.tensor().slice(0, 1, 7)),

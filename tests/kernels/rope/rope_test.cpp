@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/kernels/op_test.h"
+#include "tests/kernels/rope/rope_oracle.h"
 
 namespace k25 {
 namespace {
@@ -27,60 +28,8 @@ using op_test::make_context;
 using op_test::random_tensor;
 using op_test::throws_error;
 using op_test::weighted_sum;
-
-RopeDesc desc_of(std::int64_t rows, std::int64_t heads, std::int64_t head_dim,
-                 DType dtype = DType::kFloat64) {
-  RopeDesc d;
-  d.rows = rows;
-  d.heads = heads;
-  d.head_dim = head_dim;
-  d.max_position = 300;
-  d.dtype = dtype;
-  return d;
-}
-
-DType table_type(const RopeDesc& d) {
-  return d.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
-}
-
-struct Problem {
-  RopeDesc desc;
-  GuardedTensor x, y, position, table;
-
-  explicit Problem(const RopeDesc& d, Layout layout = {})
-      : desc(d),
-        x(random_tensor("x", d.dtype, {d.rows, d.heads, d.head_dim}, layout, -2, 2)),
-        y(d.dtype, {d.rows, d.heads, d.head_dim}, layout),
-        position(DType::kInt32, {d.rows}),
-        table(table_type(d), {d.max_position, d.head_dim}, layout) {
-    position.set(op_test::random_values("position", d.rows, 0, 299));
-    rope_fill_table(d, table);
-  }
-  void forward(Context& ctx) { rope_forward(ctx, rope_plan(desc), {x, position, table}, {y}, {}); }
-  void backward(Context& ctx) {
-    rope_backward(ctx, rope_plan(desc), {x, position, table}, {y}, {});
-  }
-
-  /// The formula in the scalar S; `turn` is 1 forward and -1 backward.
-  template <class S>
-  std::vector<double> naive(double turn) const {
-    const std::int64_t half = desc.head_dim / 2;
-    std::vector<double> out(static_cast<std::size_t>(x.count()));
-    for (std::int64_t row = 0; row < desc.rows * desc.heads; ++row) {
-      for (std::int64_t i = 0; i < half; ++i) {
-        const double angle = turn * position.get(row / desc.heads) *
-                             std::pow(desc.theta, -2.0 * static_cast<double>(i) /
-                                                      static_cast<double>(desc.head_dim));
-        const std::int64_t at = row * desc.head_dim + i;
-        const S low(x.get(at)), high(x.get(at + half));
-        const S c(std::cos(angle)), s(std::sin(angle));
-        out[static_cast<std::size_t>(at)] = static_cast<double>(low * c - high * s);
-        out[static_cast<std::size_t>(at + half)] = static_cast<double>(high * c + low * s);
-      }
-    }
-    return out;
-  }
-};
+using rope_test::desc_of;
+using rope_test::Problem;
 
 // theta = (2 / pi)^2 and E = 4: pair 0 turns by one radian a position, pair 1 by a quarter circle.
 TEST(Rope, HandComputed) {
@@ -221,7 +170,7 @@ TEST(Rope, Errors) {
   EXPECT_TRUE(call({p.x, p.position, p.x}, {p.y}, "table is fp32 [4, 2, 8]"));
   EXPECT_TRUE(call({p.x, p.position, p.table}, {p.table}, "y is fp32 [300, 8]"));
   const ConstTensor cuda(p.x.tensor().raw(), DType::kFloat32, {4, 2, 8}, Device::kCuda);
-  EXPECT_TRUE(call({cuda, p.position, p.table}, {p.y}, "no CUDA build of this op"));
+  EXPECT_TRUE(call({cuda, p.position, p.table}, {p.y}, "is on the GPU"));
   for (const double bad : {-1.0, 300.0}) {
     p.position.set(2, bad);
     const std::string value = "row 2 has position " + std::to_string(static_cast<int>(bad));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/kernels/op_test.h"
+#include "tests/kernels/swiglu/swiglu_oracle.h"
 
 namespace k25::kernels {
 namespace {
@@ -16,12 +17,12 @@ using op_test::Layout;
 using op_test::NaiveBf16;
 using op_test::random_tensor;
 using op_test::throws_error;
+using swiglu_test::naive_backward;
+using swiglu_test::naive_forward;
+using swiglu_test::Sizes;
 
 constexpr DType kFloats[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat64};
 
-struct Sizes {
-  std::int64_t rows, cols;
-};
 constexpr Sizes kSizes[] = {{0, 4},   {3, 0},   {1, 1},   {2, 15}, {31, 16},
                             {32, 17}, {33, 31}, {5, 352}, {65, 33}};
 
@@ -39,44 +40,6 @@ void backward(Context& ctx, const GuardedTensor& dout, const GuardedTensor& gate
   const SwigluPlan plan = swiglu_plan({.rows = s.rows, .cols = s.cols, .dtype = gate_up.dtype()});
   swiglu_backward(ctx, plan, {.dout_NF = dout, .gate_up_NG = gate_up}, {.d_gate_up_NG = d_gate_up},
                   {});
-}
-
-template <class S>
-std::vector<double> naive_forward(const std::vector<double>& gate_up, Sizes s) {
-  using std::exp;
-  std::vector<double> out;
-  for (std::int64_t r = 0; r < s.rows; ++r) {
-    for (std::int64_t f = 0; f < s.cols; ++f) {
-      const S gate = static_cast<S>(gate_up[static_cast<std::size_t>(r * 2 * s.cols + f)]);
-      const S up = static_cast<S>(gate_up[static_cast<std::size_t>(r * 2 * s.cols + s.cols + f)]);
-      const S one = static_cast<S>(1.0);
-      const S e = exp(-gate);
-      out.push_back(static_cast<double>(gate / (one + e) * up));
-    }
-  }
-  return out;
-}
-
-template <class S>
-std::vector<double> naive_backward(const std::vector<double>& dout,
-                                   const std::vector<double>& gate_up, Sizes s) {
-  using std::exp;
-  std::vector<double> result(gate_up.size());
-  for (std::int64_t r = 0; r < s.rows; ++r) {
-    for (std::int64_t f = 0; f < s.cols; ++f) {
-      const auto at = static_cast<std::size_t>(r * 2 * s.cols + f);
-      const auto up_at = at + static_cast<std::size_t>(s.cols);
-      const S gate = static_cast<S>(gate_up[at]);
-      const S up = static_cast<S>(gate_up[up_at]);
-      const S d = static_cast<S>(dout[static_cast<std::size_t>(r * s.cols + f)]);
-      const S one = static_cast<S>(1.0);
-      const S e = exp(-gate);
-      const S sigmoid = one / (one + e);
-      result[at] = static_cast<double>(d * up * (sigmoid * (one + gate * (one - sigmoid))));
-      result[up_at] = static_cast<double>(d * (gate * sigmoid));
-    }
-  }
-  return result;
 }
 
 TEST(Swiglu, ByHand) {
@@ -219,7 +182,7 @@ TEST(Swiglu, RefusesWhatDoesNotFit) {
   const Tensor device(out.tensor().raw(), DType::kFloat32, {2, 3}, Device::kCuda);
   EXPECT_TRUE(
       throws_error([&] { swiglu_forward(ctx, plan, {.gate_up_NG = x}, {.out_NF = device}, {}); },
-                   usage, {"no CUDA build"}));
+                   usage, {"is on the GPU"}));
 }
 
 }  // namespace

@@ -88,12 +88,13 @@ TEST_F(ZeroStoreTest, PlanByHand) {
   EXPECT_EQ(pooled.masters.n, 5 * kChunkBytes);
   EXPECT_EQ(pooled.moments.n, 10 * kChunkBytes);
   EXPECT_EQ(pooled.shard_gradients.n, 5 * kChunkBytes);
-  EXPECT_EQ(pooled.gathered.n, 2 * 6 * kChunkBytes / 2);       // two buffers of b in bf16
-  EXPECT_EQ(pooled.unit_gradients.n, 2 * 6 * kChunkBytes);     // two buffers of b
-  EXPECT_EQ(pooled.reduction_scratch.n, 4 * 3 * kChunkBytes);  // b's slice of 4 data ranks
+  EXPECT_EQ(pooled.gathered.n, 2 * 6 * kChunkBytes / 2);    // two buffers of b in bf16
+  EXPECT_EQ(pooled.unit_gradients.n, 2 * 6 * kChunkBytes);  // two buffers of b
+  // b's slice of 4 data ranks, and a mark for each of three reductions, aligned
+  EXPECT_EQ(pooled.reduction_scratch.n, 4 * 3 * kChunkBytes + 64);
   EXPECT_EQ(pooled.replicated.n, 5 * 2 * kChunkBytes);  // master, m, v, sum, own gradient, padded
   EXPECT_EQ(pooled.model_state().n, 20 * kChunkBytes);
-  EXPECT_EQ(pooled.total().n, (20 + 6 + 12 + 12 + 10) * kChunkBytes);
+  EXPECT_EQ(pooled.total().n, (20 + 6 + 12 + 12 + 10) * kChunkBytes + 64);
 
   options.reshard_after = ReshardAfter::kStep;
   options.micro_batches_per_slot = 3;
@@ -103,7 +104,10 @@ TEST_F(ZeroStoreTest, PlanByHand) {
 
   options.mode = ReduceMode::kLibrary;
   const ZeroPlan library = ZeroStore::plan(units, mesh, options);
-  EXPECT_EQ(library.reduction_scratch.n, 0);
+  EXPECT_EQ(library.reduction_scratch.n, 128);  // nine marks
+  options.device = Device::kCuda;               // there the sum needs room before it is added
+  EXPECT_EQ(ZeroStore::plan(units, mesh, options).reduction_scratch.n, 3 * kChunkBytes + 128);
+  options.device = Device::kCpu;
   EXPECT_EQ(library.unit_gradients.n, 2 * 6 * kChunkBytes);
   options.reduce_after = ReduceAfter::kStep;
   EXPECT_EQ(ZeroStore::plan(units, mesh, options).unit_gradients.n, (4 + 6) * kChunkBytes);

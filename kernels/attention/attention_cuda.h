@@ -1,0 +1,19 @@
+#pragma once
+// Private to attention: the CUDA side of attention.cpp. Operands are checked already.
+
+#include "kernels/attention/attention.h"
+
+namespace k25::kernels {
+
+inline constexpr std::int64_t kAttentionCudaMaxHeadDim = 256;
+inline constexpr std::int64_t kAttentionCudaMaxTokens = std::int64_t{1} << 30;
+
+/// Scratch of the larger direction.
+Bytes attention_workspace_cuda(const AttentionDesc& desc);
+
+void attention_forward_cuda(Context& ctx, const AttentionPlan& plan, const AttentionForwardIn& in,
+                            const AttentionForwardOut& out, Workspace workspace);
+void attention_backward_cuda(Context& ctx, const AttentionPlan& plan, const AttentionBackwardIn& in,
+                             const AttentionBackwardOut& out, Workspace workspace);
+
+}  // namespace k25::kernels

@@ -1,0 +1,85 @@
+#pragma once
+// CUDA memory, copies and handles behind types that name no CUDA header. In a build without CUDA
+// cuda_device_count() is 0 and everything else is absent from the library: call it only under
+// `if constexpr (kWithCuda)`.
+//
+// Errors  kUsage when device or pinned memory is exhausted, naming bytes asked for and free;
+//         kInternal for every other error of the CUDA runtime, naming the call.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "kernels/core/buffer.h"
+#include "kernels/core/context.h"
+#include "kernels/core/tensor.h"
+
+namespace k25 {
+
+/// CUDA devices this process sees; 0 without a driver or without a CUDA build.
+int cuda_device_count();
+
+/// Memory of one CUDA device, from cudaMalloc.
+class DeviceAllocator : public Allocator {
+ public:
+  explicit DeviceAllocator(int device) : device_(device) {}
+  Device device() const override { return Device::kCuda; }
+
+ protected:
+  void* do_allocate(Bytes size) override;
+  void do_deallocate(void* data, Bytes size) noexcept override;
+
+ private:
+  int device_;
+};
+
+/// Page-locked host memory, which a device copies from and to while it computes.
+class PinnedAllocator : public Allocator {
+ public:
+  Device device() const override { return Device::kCpu; }
+
+ protected:
+  void* do_allocate(Bytes size) override;
+  void do_deallocate(void* data, Bytes size) noexcept override;
+};
+
+/// A device made current for the calling thread, with a non-blocking stream and library handles.
+/// Move-only in effect: neither copied nor moved.
+class CudaDevice {
+ public:
+  /// Throws kUsage unless 0 <= index < cuda_device_count().
+  explicit CudaDevice(int index);
+  ~CudaDevice();
+  CudaDevice(const CudaDevice&) = delete;
+  CudaDevice& operator=(const CudaDevice&) = delete;
+
+  int index() const { return index_; }
+  const std::string& name() const { return name_; }  ///< "NVIDIA H200"
+  Bytes total_memory() const { return total_memory_; }
+  Bytes free_memory() const;
+  /// Name, multiprocessors and library versions: equal fingerprints give equal bits.
+  std::string fingerprint() const;
+  /// Fills in the CUDA members of `context`, which stay valid as long as this object lives.
+  void attach(Context& context) const;
+
+ private:
+  int index_;
+  std::string name_;
+  Bytes total_memory_;
+  int num_sms_ = 0;
+  cudaStream_t stream_ = nullptr;
+  cublasLtHandle_t cublaslt_ = nullptr;
+  cudnnHandle_t cudnn_ = nullptr;
+};
+
+/// Copies `size` bytes between host and device memory in any direction, in order on ctx.stream.
+/// Returns at once when the host side is pinned.
+void copy_bytes(const Context& ctx, const void* from, void* to, Bytes size);
+/// As copy_bytes, for two contiguous views of one dtype and element count.
+void copy_tensor(const Context& ctx, const ConstTensor& from, const Tensor& to);
+/// Sets bytes of device memory, in order on ctx.stream.
+void fill_bytes(const Context& ctx, void* to, std::uint8_t value, Bytes size);
+/// Blocks the host until everything enqueued on ctx.stream is done.
+void synchronize(const Context& ctx);
+
+}  // namespace k25

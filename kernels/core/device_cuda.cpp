@@ -1,0 +1,145 @@
+#include <cuda_runtime.h>
+#include <cudnn.h>
+
+#include "kernels/core/cuda_check.h"
+#include "kernels/core/device.h"
+
+namespace k25 {
+namespace {
+
+Bytes free_bytes() {
+  std::size_t free = 0, total = 0;
+  if (cudaMemGetInfo(&free, &total) != cudaSuccess) return {};
+  return Bytes{static_cast<std::int64_t>(free)};
+}
+
+/// Makes `device` current for its own life.
+class ScopedDevice {
+ public:
+  explicit ScopedDevice(int device) {
+    K25_CUDA_CHECK(cudaGetDevice(&before_));
+    K25_CUDA_CHECK(cudaSetDevice(device));
+  }
+  ~ScopedDevice() { cudaSetDevice(before_); }
+  ScopedDevice(const ScopedDevice&) = delete;
+  ScopedDevice& operator=(const ScopedDevice&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
+}  // namespace
+
+int cuda_device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();  // no driver: the error must not meet the next launch
+  return 0;
+}
+
+void* DeviceAllocator::do_allocate(Bytes size) {
+  const ScopedDevice scope(device_);
+  void* data = nullptr;
+  const cudaError_t error = cudaMalloc(&data, static_cast<std::size_t>(size.n));
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    fail(ErrorKind::kUsage, "GPU " + std::to_string(device_) + ": no " + std::to_string(size.n) +
+                                " bytes of device memory, " + std::to_string(free_bytes().n) +
+                                " are free; use a smaller train.micro_batch, recompute or offload");
+  }
+  K25_CUDA_CHECK(error);
+  K25_CUDA_CHECK(cudaMemset(data, 0, static_cast<std::size_t>(size.n)));
+  K25_CUDA_CHECK(cudaDeviceSynchronize());  // the memset must not race with non-blocking streams
+  return data;
+}
+
+void DeviceAllocator::do_deallocate(void* data, Bytes /*size*/) noexcept { cudaFree(data); }
+
+void* PinnedAllocator::do_allocate(Bytes size) {
+  void* data = nullptr;
+  const cudaError_t error =
+      cudaHostAlloc(&data, static_cast<std::size_t>(size.n), cudaHostAllocPortable);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    fail(ErrorKind::kUsage, "no " + std::to_string(size.n) +
+                                " bytes of page-locked host memory; look at ulimit -l, the "
+                                "container's memory limit and free memory");
+  }
+  K25_CUDA_CHECK(error);
+  std::fill_n(static_cast<char*>(data), size.n, char{0});
+  return data;
+}
+
+void PinnedAllocator::do_deallocate(void* data, Bytes /*size*/) noexcept { cudaFreeHost(data); }
+
+CudaDevice::CudaDevice(int index) : index_(index) {
+  const int count = cuda_device_count();
+  if (index < 0 || index >= count) {
+    fail(ErrorKind::kUsage, "GPU " + std::to_string(index) + " was asked for, this process sees " +
+                                std::to_string(count) +
+                                "; look at nvidia-smi and CUDA_VISIBLE_DEVICES");
+  }
+  K25_CUDA_CHECK(cudaSetDevice(index));
+  cudaDeviceProp properties{};
+  K25_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+  name_ = properties.name;
+  total_memory_ = Bytes{static_cast<std::int64_t>(properties.totalGlobalMem)};
+  num_sms_ = properties.multiProcessorCount;
+  K25_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  K25_CUBLAS_CHECK(cublasLtCreate(&cublaslt_));
+  const cudnnStatus_t status = cudnnCreate(&cudnn_);
+  if (status != CUDNN_STATUS_SUCCESS) {
+    cuda_failed("cudnnCreate", cudnnGetErrorString(status), std::source_location::current());
+  }
+  cudnnSetStream(cudnn_, stream_);
+}
+
+CudaDevice::~CudaDevice() {
+  cudnnDestroy(cudnn_);
+  cublasLtDestroy(cublaslt_);
+  cudaStreamDestroy(stream_);
+}
+
+Bytes CudaDevice::free_memory() const {
+  const ScopedDevice scope(index_);
+  return free_bytes();
+}
+
+std::string CudaDevice::fingerprint() const {
+  int runtime = 0;
+  K25_CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
+  return name_ + "/" + std::to_string(num_sms_) + " cuda=" + std::to_string(runtime) +
+         " cublaslt=" + std::to_string(cublasLtGetVersion()) +
+         " cudnn=" + std::to_string(cudnnGetVersion());
+}
+
+void CudaDevice::attach(Context& context) const {
+  context.stream = stream_;
+  context.cublaslt = cublaslt_;
+  context.cudnn = cudnn_;
+  context.num_sms = num_sms_;
+}
+
+void copy_bytes(const Context& ctx, const void* from, void* to, Bytes size) {
+  if (size.n == 0) return;
+  K25_CUDA_CHECK(
+      cudaMemcpyAsync(to, from, static_cast<std::size_t>(size.n), cudaMemcpyDefault, ctx.stream));
+}
+
+void copy_tensor(const Context& ctx, const ConstTensor& from, const Tensor& to) {
+  K25_CHECK(from.dtype() == to.dtype() && from.numel() == to.numel() && from.is_contiguous() &&
+                to.is_contiguous(),
+            "copy of " + std::string(dtype_name(from.dtype())) + " " + shape_string(from.shape()) +
+                " to " + std::string(dtype_name(to.dtype())) + " " + shape_string(to.shape()) +
+                "; both must be contiguous and alike");
+  copy_bytes(ctx, from.raw(), to.raw(), to.bytes());
+}
+
+void fill_bytes(const Context& ctx, void* to, std::uint8_t value, Bytes size) {
+  if (size.n == 0) return;
+  K25_CUDA_CHECK(cudaMemsetAsync(to, value, static_cast<std::size_t>(size.n), ctx.stream));
+}
+
+void synchronize(const Context& ctx) { K25_CUDA_CHECK(cudaStreamSynchronize(ctx.stream)); }
+
+}  // namespace k25

@@ -1,0 +1,40 @@
+#include "parallel/zero/finite_log.h"
+
+#include "kernels/core/device.h"
+#include "kernels/reduce/reduce.h"
+#include "parallel/zero/zero_queue.h"
+
+namespace k25::parallel {
+
+FiniteLog::FiniteLog(const Tensor& marks) : marks_(marks) {
+  looks_.reserve(static_cast<std::size_t>(marks.numel()));
+  if constexpr (kWithCuda) {
+    if (marks.device() == Device::kCpu) return;
+    pinned_ = std::make_unique<PinnedAllocator>();
+    host_ = Buffer(marks.bytes(), *pinned_);
+  }
+}
+
+void FiniteLog::look(Context& context, int unit, const Tensor& whole_n) {
+  const auto at = static_cast<std::int64_t>(looks_.size());
+  kernels::first_not_finite(context, whole_n, marks_.slice(0, at, at + 1));
+  looks_.push_back({unit, whole_n.numel()});
+}
+
+void FiniteLog::finish_step(Context& context) {
+  if constexpr (kWithCuda) {
+    if (host_.data() != nullptr) copy_bytes(context, marks_.raw(), host_.data(), marks_.bytes());
+  }
+}
+
+ZeroStore::BadElement FiniteLog::first() const {
+  const auto* marks = host_.data() != nullptr
+                          ? static_cast<const std::int64_t*>(host_.data())
+                          : (looks_.empty() ? nullptr : marks_.data<std::int64_t>());
+  for (std::size_t i = 0; i < looks_.size(); ++i) {
+    if (marks[i] < looks_[i].elements) return {.unit = looks_[i].unit, .element = marks[i]};
+  }
+  return {};
+}
+
+}  // namespace k25::parallel

@@ -1,0 +1,39 @@
+#pragma once
+// Private to parallel/zero: which gradients were not finite before they were reduced; afterwards
+// nobody can say whose number it was.
+//
+// On a GPU the looks are kernels that leave an index behind, and all indices come to the host in
+// one copy: nothing waits. first() is valid after the host has waited for the stream.
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/core/buffer.h"
+#include "kernels/core/context.h"
+#include "parallel/zero/zero_memory.h"
+
+namespace k25::parallel {
+
+class FiniteLog {
+ public:
+  /// `marks`: [looks of a step] int64, where the kernels write.
+  explicit FiniteLog(const Tensor& marks);
+
+  void begin_step() { looks_.clear(); }
+  void look(Context& context, int unit, const Tensor& whole_n);
+  void finish_step(Context& context);
+  ZeroStore::BadElement first() const;
+
+ private:
+  struct Look {
+    int unit = 0;
+    std::int64_t elements = 0;
+  };
+
+  Tensor marks_;
+  std::unique_ptr<Allocator> pinned_;
+  Buffer host_;  ///< of a GPU's marks
+  std::vector<Look> looks_;
+};
+
+}  // namespace k25::parallel

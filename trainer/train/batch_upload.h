@@ -1,0 +1,30 @@
+#pragma once
+// A host batch as tensors where the model runs. On the CPU they are views of the batch; on a GPU
+// copies, through pinned memory, that nothing waits for.
+
+#include "data/loader/loader.h"
+#include "parallel/mesh.h"
+#include "trainer/model/block.h"
+
+namespace k25::trainer {
+
+/// Views of a host batch; valid while the batch is unchanged.
+BatchTensors batch_tensors(const data::Batch& batch);
+
+class BatchUpload {
+ public:
+  /// `depth`: uploads without a host wait between them.
+  BatchUpload(const RunShape& shape, std::int64_t depth, Allocator& host, Allocator& state);
+  /// Bytes on shape.device (0 on the CPU).
+  static Bytes plan(const RunShape& shape);
+
+  /// Valid until the next call. The batch may change at once.
+  BatchTensors upload(const Context& context, const parallel::Mesh& mesh, const data::Batch& batch);
+
+ private:
+  RunShape shape_;
+  std::int64_t depth_, next_ = 0;
+  Buffer pinned_, device_;
+};
+
+}  // namespace k25::trainer
