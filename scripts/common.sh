@@ -17,7 +17,7 @@ configure() {
   shift
   case $("${CXX:-c++}" -dumpversion) in 12 | 12.*) werror=ON ;; esac
   if command -v ccache >/dev/null && [ -z "${CMAKE_CXX_COMPILER_LAUNCHER-}" ]; then
-    export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_BASEDIR=$PWD
+    export CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_CUDA_COMPILER_LAUNCHER=ccache CCACHE_BASEDIR=$PWD
   fi
   mkdir -p build
   if ! cmake --preset "$preset" -DK25_WERROR=$werror "$@" >"build/configure-$preset.log" 2>&1; then

@@ -47,13 +47,12 @@ void check_spans(const std::string& name, const std::string& table, std::span<co
   }
 }
 
-template <class Token>
-void check_tokens(const std::string& name, std::span<const Token> tokens, std::int64_t begin,
+void check_tokens(const std::string& name, std::span<const std::int32_t> tokens, std::int64_t begin,
                   std::int64_t vocab) {
   // Negative ids are huge when read as unsigned: one comparison finds both.
-  using Unsigned = std::make_unsigned_t<Token>;
+  using Unsigned = std::uint32_t;
   Unsigned largest = 0;
-  for (const Token token : tokens) largest = std::max(largest, static_cast<Unsigned>(token));
+  for (const std::int32_t token : tokens) largest = std::max(largest, static_cast<Unsigned>(token));
   if (static_cast<std::int64_t>(largest) < vocab) return;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (static_cast<std::int64_t>(static_cast<Unsigned>(tokens[i])) >= vocab) {
@@ -64,13 +63,6 @@ void check_tokens(const std::string& name, std::span<const Token> tokens, std::i
     }
   }
 }
-
-template void check_tokens(const std::string&, std::span<const std::uint16_t>, std::int64_t,
-                           std::int64_t);
-template void check_tokens(const std::string&, std::span<const std::uint32_t>, std::int64_t,
-                           std::int64_t);
-template void check_tokens(const std::string&, std::span<const std::int32_t>, std::int64_t,
-                           std::int64_t);
 
 void check_labels(const std::string& name, std::span<const std::uint8_t> labels,
                   std::int64_t begin) {

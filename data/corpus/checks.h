@@ -19,20 +19,12 @@ void check_spans(const std::string& name, const std::string& table, std::span<co
                  std::span<const Document> documents, std::int64_t kinds);
 
 /// The tokens at corpus offset `begin`: all inside the vocabulary; labels are 0 or 1.
-template <class Token>
-void check_tokens(const std::string& name, std::span<const Token> tokens, std::int64_t begin,
+void check_tokens(const std::string& name, std::span<const std::int32_t> tokens, std::int64_t begin,
                   std::int64_t vocab);
 void check_labels(const std::string& name, std::span<const std::uint8_t> labels,
                   std::int64_t begin);
 
 [[noreturn]] void fail_end_of_document(const std::string& name, const Document& document,
                                        std::int32_t token, std::int32_t expected);
-
-extern template void check_tokens(const std::string&, std::span<const std::uint16_t>, std::int64_t,
-                                  std::int64_t);
-extern template void check_tokens(const std::string&, std::span<const std::uint32_t>, std::int64_t,
-                                  std::int64_t);
-extern template void check_tokens(const std::string&, std::span<const std::int32_t>, std::int64_t,
-                                  std::int64_t);
 
 }  // namespace k25::data

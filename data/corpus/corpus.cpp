@@ -5,7 +5,6 @@
 #include "data/corpus/checks.h"
 #include "data/corpus/manifest.h"
 #include "data/corpus/tables.h"
-#include "data/io/file_handle.h"
 #include "data/io/sha256.h"
 #include "fmt/format.h"
 
@@ -20,31 +19,39 @@ struct TokenFile {
   H5File file;
   std::string name;  ///< as shown in messages
   std::int64_t begin = 0, end = 0;
-  std::span<const std::uint16_t> narrow;  ///< one of the two is empty
-  std::span<const std::uint32_t> wide;
-  std::span<const std::uint8_t> labels;
+  H5Dataset tokens, labels;
 
-  std::int32_t token(std::int64_t at) const {
-    const auto i = static_cast<std::size_t>(at - begin);
-    return narrow.empty() ? static_cast<std::int32_t>(wide[i]) : narrow[i];
+  /// `count` tokens from corpus offset `at` on.
+  void read(std::int64_t at, std::int64_t count, std::int32_t* out, std::uint8_t* label) const {
+    const auto n = static_cast<std::size_t>(count);
+    if (tokens.type == H5Type::kU16) {
+      std::vector<std::uint16_t> narrow(n);
+      file.read_values(tokens, at - begin, std::span(narrow));
+      std::copy_n(narrow.begin(), n, out);
+    } else {
+      file.read_values(tokens, at - begin, std::span(out, n));
+    }
+    file.read_values(labels, at - begin, std::span(label, n));
+  }
+
+  void check(std::int64_t at, std::int64_t count, const std::int32_t* out,
+             const std::uint8_t* label, std::int64_t vocab) const {
+    const auto n = static_cast<std::size_t>(count);
+    check_tokens(name, std::span(out, n), at, vocab);
+    check_labels(name, std::span(label, n), at);
   }
 };
 
 TokenFile open_tokens(const std::filesystem::path& path, const ManifestFile& entry, H5Type type,
                       std::int64_t begin) {
-  TokenFile t{H5File(path, kKind), path.string(), begin, begin + entry.tokens, {}, {}, {}};
-  if (type == H5Type::kU16) {
-    t.narrow = t.file.values<std::uint16_t>("/tokens", type);
-  } else {
-    t.wide = t.file.values<std::uint32_t>("/tokens", type);
-  }
-  t.labels = t.file.values<std::uint8_t>("/labels", H5Type::kU8);
-  const std::size_t tokens = t.narrow.size() + t.wide.size();
-  for (const auto& [dataset, count] :
-       {std::pair{"/tokens", tokens}, {"/labels", t.labels.size()}}) {
-    if (static_cast<std::int64_t>(count) != entry.tokens) {
+  TokenFile t{H5File(path, kKind), path.string(), begin, begin + entry.tokens, {}, {}};
+  t.tokens = t.file.dataset("/tokens", type);
+  t.labels = t.file.dataset("/labels", H5Type::kU8);
+  for (const auto& [name, dataset] : {std::pair{"/tokens", &t.tokens}, {"/labels", &t.labels}}) {
+    const std::int64_t count = dataset->bytes() / h5_type_bytes(dataset->type);
+    if (count != entry.tokens) {
       fail(kKind, fmt::format("{}: the manifest claims {} tokens, {} holds {}", t.name,
-                              entry.tokens, dataset, count));
+                              entry.tokens, name, count));
     }
   }
   return t;
@@ -53,12 +60,12 @@ TokenFile open_tokens(const std::filesystem::path& path, const ManifestFile& ent
 void check_payload(const TokenFile& t, std::int64_t vocab, int threads) {
   const std::int64_t count = t.end - t.begin;
   for_each_index((count + kCheckTokens - 1) / kCheckTokens, threads, [&](std::int64_t i) {
-    const auto at = static_cast<std::size_t>(i * kCheckTokens);
-    const auto n = static_cast<std::size_t>(std::min(kCheckTokens, count - i * kCheckTokens));
     const std::int64_t begin = t.begin + i * kCheckTokens;
-    if (!t.narrow.empty()) check_tokens(t.name, t.narrow.subspan(at, n), begin, vocab);
-    if (!t.wide.empty()) check_tokens(t.name, t.wide.subspan(at, n), begin, vocab);
-    check_labels(t.name, t.labels.subspan(at, n), begin);
+    const std::int64_t n = std::min(kCheckTokens, t.end - begin);
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(n));
+    std::vector<std::uint8_t> labels(static_cast<std::size_t>(n));
+    t.read(begin, n, tokens.data(), labels.data());
+    t.check(begin, n, tokens.data(), labels.data(), vocab);
   });
 }
 
@@ -105,7 +112,9 @@ void Corpus::Impl::load_tables(const TokenFile& t, const ManifestFile& entry) {
   }
   check_documents(t.name, manifest.info, rows, t.begin, t.end);
   for (const Document& d : rows) {
-    const std::int32_t last = t.token(d.token_end - 1);
+    std::int32_t last = 0;
+    std::uint8_t label = 0;
+    t.read(d.token_end - 1, 1, &last, &label);
     if (last != manifest.info.end_of_document) {
       fail_end_of_document(t.name, d, last, manifest.info.end_of_document);
     }
@@ -119,13 +128,13 @@ void Corpus::Impl::load_tables(const TokenFile& t, const ManifestFile& entry) {
   clauses.insert(clauses.end(), file_clauses.begin(), file_clauses.end());
   documents.insert(documents.end(), std::make_move_iterator(rows.begin()),
                    std::make_move_iterator(rows.end()));
-  const auto bytes = read_strings(t.file, t.name, "/token_bytes/bytes", "/token_bytes/end");
+  auto bytes = read_strings(t.file, t.name, "/token_bytes/bytes", "/token_bytes/end");
   if (bytes.size() == 0) return;
   if (static_cast<std::int64_t>(bytes.size()) != manifest.info.vocab) {
     fail(kKind, fmt::format("{}: /token_bytes/end has {} rows, expected vocab {}", t.name,
                             bytes.size(), manifest.info.vocab));
   }
-  token_bytes = bytes;
+  token_bytes = std::move(bytes);
 }
 
 Corpus::Corpus(const std::filesystem::path& manifest, int threads)
@@ -159,14 +168,13 @@ void Corpus::read(std::int64_t begin, std::int64_t end, std::int32_t* out,
   auto file = std::partition_point(impl_->files.begin(), impl_->files.end(),
                                    [&](const TokenFile& t) { return t.end <= begin; });
   for (; begin < end; ++file) {
-    const auto at = static_cast<std::size_t>(begin - file->begin);
-    const auto n = static_cast<std::size_t>(std::min(end, file->end) - begin);
-    if (!file->narrow.empty()) std::copy_n(file->narrow.begin() + at, n, out);
-    if (!file->wide.empty()) std::copy_n(file->wide.begin() + at, n, out);
-    std::copy_n(file->labels.begin() + at, n, label);
+    const std::int64_t n = std::min(end, file->end) - begin;
+    file->file.require_unchanged();
+    file->read(begin, n, out, label);
+    file->check(begin, n, out, label, info().vocab);
     out += n;
     label += n;
-    begin += static_cast<std::int64_t>(n);
+    begin += n;
   }
 }
 

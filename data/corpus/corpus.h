@@ -46,7 +46,7 @@ struct CorpusInfo {
       digest;  ///< SHA-256 over the manifest, file digests included: the identity of the data
 };
 
-/// Read access; payload stays memory-mapped.
+/// Read access; payload stays on disk and is read in pieces.
 class Corpus {
  public:
   /// Verifies manifest, sizes and headers; payload blocks are verified too (`verify_file`,
@@ -62,7 +62,9 @@ class Corpus {
   std::span<const Span> clauses() const;
   /// A run of spans() that holds every span overlapping tokens [begin, end), and perhaps others.
   std::span<const Span> spans_near(std::int64_t begin, std::int64_t end) const;
-  /// Copies tokens [begin, end) as int32 into `out`, and whether each may be a target into `label`.
+  /// Reads tokens [begin, end) as int32 into `out`, and whether each may be a target into `label`.
+  /// Throws kData naming the file when that has changed since it was opened, or holds a token
+  /// outside the vocabulary. Safe from any thread.
   void read(std::int64_t begin, std::int64_t end, std::int32_t* out, std::uint8_t* label) const;
   std::filesystem::path tokenizer_path() const;
   /// The bytes token `id` stands for (empty for control tokens).

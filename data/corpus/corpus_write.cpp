@@ -53,7 +53,7 @@ void check_content(const std::string& name, const CorpusContent& content) {
                             content.token_bytes.size(), info.vocab));
   }
   check_documents(name, info, content.documents, 0, tokens);
-  check_tokens<std::int32_t>(name, content.tokens, 0, info.vocab);
+  check_tokens(name, content.tokens, 0, info.vocab);
   check_labels(name, content.labels, 0);
   for (const Document& d : content.documents) {
     const std::int32_t last = content.tokens[static_cast<std::size_t>(d.token_end - 1)];

@@ -1,5 +1,6 @@
 #include "data/corpus/manifest.h"
 
+#include <algorithm>
 #include <limits>
 #include <set>
 
@@ -14,6 +15,8 @@ namespace {
 using nlohmann::json;
 
 constexpr auto kFormat = "k25-corpus";
+constexpr int kMaxDepth = 16;
+constexpr Bytes kMaxBytes{std::int64_t{256} << 20};
 
 /// A JSON value that knows where it stands, so that errors can say so.
 class Node {
@@ -116,16 +119,29 @@ H5Type read_token_type(const Node& root, std::int64_t vocab) {
   return name == "u16" ? H5Type::kU16 : H5Type::kU32;
 }
 
+[[noreturn]] void fail_damaged(const std::filesystem::path& path, const std::string& why) {
+  fail(ErrorKind::kData, fmt::format("{}: damaged manifest: {}", path.string(), why));
+}
+
 json parse(const std::filesystem::path& path) {
-  const std::string text = read_file(path, ErrorKind::kData);
+  const std::string text = read_file(path, ErrorKind::kData, kMaxBytes);
+  // The value is written out again, recursively: a deep one would take all of the stack.
+  const auto is_shallow = [&](int depth, json::parse_event_t, const json&) {
+    if (depth > kMaxDepth) fail_damaged(path, fmt::format("nested more than {} deep", kMaxDepth));
+    return true;
+  };
+  json value;
   try {
-    return json::parse(text);
+    value = json::parse(text, is_shallow);
   } catch (const json::parse_error& error) {
-    std::string reason = error.what();
-    reason = reason.substr(std::min(reason.size(), reason.find("] ") + 2));
-    fail(ErrorKind::kData,
-         fmt::format("{}: {} bytes that are not JSON: {}", path.string(), text.size(), reason));
+    const std::string_view before = std::string_view(text).substr(0, error.byte);
+    fail_damaged(path, fmt::format("its {} bytes are not JSON (line {})", text.size(),
+                                   1 + std::count(before.begin(), before.end(), '\n')));
   }
+  if (!value.is_object()) {
+    fail_damaged(path, fmt::format("holds a JSON {}, expected an object", value.type_name()));
+  }
+  return value;
 }
 
 }  // namespace

@@ -92,8 +92,8 @@ std::string_view StringColumn::operator[](std::size_t i) const {
 
 StringColumn read_strings(const H5File& file, const std::string& name, const std::string& blob,
                           const std::string& ends) {
-  const StringColumn column{file.values<char>(blob, H5Type::kU8),
-                            file.values<std::int64_t>(ends, H5Type::kI64)};
+  StringColumn column{file.values<char>(blob, H5Type::kU8),
+                      file.values<std::int64_t>(ends, H5Type::kI64)};
   std::int64_t last = 0;
   for (const std::int64_t end : column.ends) {
     if (end < last) last = -1;

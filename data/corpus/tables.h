@@ -32,10 +32,9 @@ Columns make_columns(std::span<const Document> documents, std::span<const Span> 
 std::vector<Document> read_documents(const H5File& file, const std::string& name);
 std::vector<Span> read_spans(const H5File& file, const std::string& name, const std::string& table);
 
-/// A column of strings, read where it lies.
 struct StringColumn {
-  std::span<const char> bytes;
-  std::span<const std::int64_t> ends;
+  std::vector<char> bytes;
+  std::vector<std::int64_t> ends;
   std::string_view operator[](std::size_t i) const;
   std::size_t size() const { return ends.size(); }
 };

@@ -60,8 +60,12 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
   sync_folder(parent_of(path), kind);
 }
 
-std::string read_file(const std::filesystem::path& path, ErrorKind kind) {
+std::string read_file(const std::filesystem::path& path, ErrorKind kind, Bytes most) {
   const auto file = FileHandle::open_to_read(path, kind);
+  if (file.size() > most.n) {
+    fail(kind,
+         fmt::format("{}: has {} bytes, expected at most {}", path.string(), file.size(), most.n));
+  }
   std::string content;
   // Size is a hint: files under /proc say 0.
   std::size_t used = 0;

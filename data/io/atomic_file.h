@@ -1,11 +1,14 @@
 #pragma once
 // Files that are either the old one or the whole new one, never a half.
 
+#include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <string_view>
 
 #include "kernels/core/check.h"
+#include "kernels/core/dtype.h"
 
 namespace k25::data {
 
@@ -14,8 +17,10 @@ namespace k25::data {
 void write_file_atomically(const std::filesystem::path& path, std::string_view content,
                            ErrorKind kind);
 
-/// The whole file. Throws `kind` naming path and reason.
-std::string read_file(const std::filesystem::path& path, ErrorKind kind);
+/// The whole file, which must be a regular one of at most `most` bytes. Throws `kind` naming path
+/// and reason.
+std::string read_file(const std::filesystem::path& path, ErrorKind kind,
+                      Bytes most = {std::numeric_limits<std::int64_t>::max()});
 
 /// fsync of a folder, so that renames inside it survive a power loss.
 void sync_folder(const std::filesystem::path& folder, ErrorKind kind);

@@ -42,13 +42,15 @@ FileHandle& FileHandle::operator=(FileHandle&& other) noexcept {
 FileHandle FileHandle::open_to_read(const std::filesystem::path& path, ErrorKind kind) {
   int fd = -1;
   do {
-    fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    // Without O_NONBLOCK, opening a pipe waits for its writer.
+    fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   } while (fd < 0 && errno == EINTR);
   if (fd < 0) fail_errno(kind, path, "open", errno);
   FileHandle file(fd, path, kind);
   struct stat info{};
   if (::fstat(fd, &info) != 0) fail_errno(kind, path, "stat", errno);
   if (S_ISDIR(info.st_mode)) fail_errno(kind, path, "read", EISDIR);
+  if (!S_ISREG(info.st_mode)) fail(kind, path.string() + ": is no regular file");
   return file;
 }
 
@@ -61,10 +63,12 @@ FileHandle FileHandle::create(const std::filesystem::path& path, ErrorKind kind)
   return FileHandle(fd, path, kind);
 }
 
-std::int64_t FileHandle::size() const {
+std::int64_t FileHandle::size() const { return stamp().size; }
+
+FileStamp FileHandle::stamp() const {
   struct stat info{};
   if (::fstat(fd_, &info) != 0) fail_errno(kind_, path_, "stat", errno);
-  return info.st_size;
+  return {info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec};
 }
 
 void FileHandle::read(std::int64_t offset, std::span<std::byte> out) const {

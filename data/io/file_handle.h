@@ -19,6 +19,13 @@ namespace k25::data {
 /// `path` with a random suffix: a name beside it that no other process uses.
 std::filesystem::path temporary_beside(const std::filesystem::path& path);
 
+/// Tells whether a file has been written to.
+struct FileStamp {
+  std::int64_t size = 0;
+  std::int64_t seconds = 0, nanoseconds = 0;  ///< of the last write
+  friend bool operator==(const FileStamp&, const FileStamp&) = default;
+};
+
 /// Reads and writes survive EINTR and short transfers. A write past RLIMIT_FSIZE is an Error
 /// (EFBIG) only while SIGXFSZ is ignored, which the program's main does.
 class FileHandle {
@@ -30,6 +37,7 @@ class FileHandle {
   FileHandle(FileHandle&& other) noexcept;
   FileHandle& operator=(FileHandle&& other) noexcept;
 
+  /// Regular files only: a pipe or a device could make a reader wait, or never end.
   static FileHandle open_to_read(const std::filesystem::path& path, ErrorKind kind);
   /// The file must not exist.
   static FileHandle create(const std::filesystem::path& path, ErrorKind kind);
@@ -39,6 +47,7 @@ class FileHandle {
   ErrorKind kind() const noexcept { return kind_; }
 
   std::int64_t size() const;
+  FileStamp stamp() const;
   /// A file that ends early is an error: "truncated or unfinished".
   void read(std::int64_t offset, std::span<std::byte> out) const;
   void write(std::int64_t offset, std::span<const std::byte> payload) const;

@@ -1,7 +1,7 @@
 #pragma once
 // HDF5 as a layout on disk, nothing more: the library lays the file out in memory with contiguous,
 // early-allocated, 4096-aligned datasets and is closed again; space is reserved, payload goes by
-// pwrite, and readers mmap or pread. The library reaches files only through descriptors of ours, so
+// pwrite, and readers pread. The library reaches files only through descriptors of ours, so
 // it takes no locks and meets no full disk (which makes it crash at exit). All HDF5 calls of the
 // process are serialised by one mutex in here (Debian's build is not thread-safe), its error stack
 // is silenced. SIGXFSZ must be ignored (the program's main does it) for a file size limit to be an
@@ -62,7 +62,8 @@ class H5Writer {
 /// actual size, reason in one line).
 H5Layout read_h5_layout(const std::filesystem::path& path, ErrorKind kind);
 
-/// A read-only view of one finished file, memory-mapped. Size is checked under the open descriptor.
+/// Reads one finished file, which nobody may change meanwhile. Not by a memory map: where a file
+/// has been shortened, touching one is a SIGBUS and not an Error. Reading is safe from any thread.
 class H5File {
  public:
   H5File(const std::filesystem::path& path, ErrorKind kind);
@@ -72,14 +73,27 @@ class H5File {
 
   const H5Layout& layout() const;
   bool has(const std::string& dataset) const;
-  /// The dataset's bytes; throws `kind` when it is missing or has another type.
-  std::span<const std::byte> bytes(const std::string& dataset, H5Type type) const;
+  /// Throws `kind` when the dataset is missing or has another type.
+  const H5Dataset& dataset(const std::string& name, H5Type type) const;
+  /// The bytes of `dataset` from `offset` on.
+  void read(const H5Dataset& dataset, Bytes offset, std::span<std::byte> out) const;
 
+  /// Elements of `dataset` from `first` on.
   template <class T>
-  std::span<const T> values(const std::string& dataset, H5Type type) const {
-    const auto b = bytes(dataset, type);
-    return {reinterpret_cast<const T*>(b.data()), b.size() / sizeof(T)};
+  void read_values(const H5Dataset& dataset, std::int64_t first, std::span<T> out) const {
+    read(dataset, Bytes{first * static_cast<std::int64_t>(sizeof(T))}, std::as_writable_bytes(out));
   }
+  /// All elements.
+  template <class T>
+  std::vector<T> values(const std::string& name, H5Type type) const {
+    const H5Dataset& d = dataset(name, type);
+    std::vector<T> all(static_cast<std::size_t>(d.bytes()) / sizeof(T));
+    read_values(d, 0, std::span<T>(all));
+    return all;
+  }
+
+  /// Throws `kind` when the file was written to or shortened since it was opened.
+  void require_unchanged() const;
 
  private:
   struct Impl;

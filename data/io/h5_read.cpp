@@ -1,10 +1,7 @@
 // Reading half of h5_layout.h.
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -161,26 +158,16 @@ H5Layout read_h5_layout(const std::filesystem::path& path, ErrorKind kind) {
 }
 
 struct H5File::Impl {
-  std::filesystem::path path;
-  ErrorKind kind;
+  FileHandle file;
   H5Layout layout;
-  std::span<const std::byte> map;
-
-  ~Impl() {
-    if (!map.empty()) ::munmap(const_cast<std::byte*>(map.data()), map.size());
-  }
+  FileStamp stamp;
 };
 
 H5File::H5File(const std::filesystem::path& path, ErrorKind kind)
     : impl_(std::make_unique<Impl>()) {
-  const auto file = FileHandle::open_to_read(path, kind);
-  impl_->path = path;
-  impl_->kind = kind;
-  impl_->layout = read_layout(file);
-  const auto size = static_cast<std::size_t>(file.size());
-  void* address = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.get(), 0);
-  if (address == MAP_FAILED) fail_errno(kind, path, fmt::format("map {} bytes", size), errno);
-  impl_->map = {static_cast<const std::byte*>(address), size};
+  impl_->file = FileHandle::open_to_read(path, kind);
+  impl_->stamp = impl_->file.stamp();
+  impl_->layout = read_layout(impl_->file);
 }
 
 H5File::~H5File() = default;
@@ -191,19 +178,37 @@ const H5Layout& H5File::layout() const { return impl_->layout; }
 
 bool H5File::has(const std::string& dataset) const { return impl_->layout.contains(dataset); }
 
-std::span<const std::byte> H5File::bytes(const std::string& dataset, H5Type type) const {
-  const auto found = impl_->layout.find(dataset);
+const H5Dataset& H5File::dataset(const std::string& name, H5Type type) const {
+  const FileHandle& file = impl_->file;
+  const auto found = impl_->layout.find(name);
   if (found == impl_->layout.end()) {
-    fail(impl_->kind, fmt::format("{}: dataset {} is missing", impl_->path.string(), dataset));
+    fail(file.kind(), fmt::format("{}: dataset {} is missing", file.path().string(), name));
   }
-  const H5Dataset& d = found->second;
-  if (d.type != type) {
-    fail(impl_->kind, fmt::format("{}: dataset {} holds {}, expected {}", impl_->path.string(),
-                                  dataset, h5_type_name(d.type), h5_type_name(type)));
+  if (found->second.type != type) {
+    fail(file.kind(), fmt::format("{}: dataset {} holds {}, expected {}", file.path().string(),
+                                  name, h5_type_name(found->second.type), h5_type_name(type)));
   }
-  if (d.bytes() == 0) return {};
-  return impl_->map.subspan(static_cast<std::size_t>(d.offset),
-                            static_cast<std::size_t>(d.bytes()));
+  return found->second;
+}
+
+void H5File::read(const H5Dataset& dataset, Bytes offset, std::span<std::byte> out) const {
+  const auto bytes = static_cast<std::int64_t>(out.size());
+  K25_CHECK(offset.n >= 0 && offset.n <= dataset.bytes() - bytes,
+            fmt::format("{}: bytes [{}, {}) of a dataset of {}", impl_->file.path().string(),
+                        offset.n, offset.n + bytes, dataset.bytes()));
+  if (bytes > 0) impl_->file.read(dataset.offset + offset.n, out);
+}
+
+void H5File::require_unchanged() const {
+  const FileHandle& file = impl_->file;
+  const FileStamp now = file.stamp();
+  if (now == impl_->stamp) return;
+  fail(file.kind(),
+       fmt::format("{}: {} while it was in use ({} bytes at first, now {}): restore it and start "
+                   "again",
+                   file.path().string(),
+                   now.size < impl_->stamp.size ? "was shortened" : "was written to",
+                   impl_->stamp.size, now.size));
 }
 
 }  // namespace k25::data

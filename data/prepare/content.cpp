@@ -82,10 +82,7 @@ class Preparation {
   void note_files() {
     report_.files = static_cast<std::int64_t>(sources_.files.size());
     report_.links_skipped = sources_.links_skipped;
-    if (sources_.hidden_skipped > 0) {
-      report_.notes.push_back(std::to_string(sources_.hidden_skipped) +
-                              " files or folders whose name begins with a dot are skipped");
-    }
+    report_.hidden_skipped = sources_.hidden_skipped;
     NoteList by_content;
     for (const SourceFile& file : sources_.files) {
       if (file.form_by_content) by_content.add(file.path.string() + " is read as JSON lines");

@@ -6,7 +6,7 @@
 // {"prompt","response"} or
 // {"messages":[{"role","content"}]} (only responses carry labels; optional "topic", "hops",
 // "source"). source_files.h and records.h hold the rules. Symbolic links are skipped and counted,
-// hidden names skipped and noted. Exact duplicates are counted and dropped (the first in order
+// so are hidden names. Exact duplicates are counted and dropped (the first in order
 // stays); near-duplicates are found by containment of 13-token shingles (duplicates.h), counted,
 // share a cluster, and are dropped by option: the smaller of two goes. Sub-task spans, clauses and
 // anchors are left empty.
@@ -35,7 +35,7 @@ struct PrepareOptions {
 };
 
 struct PrepareReport {
-  std::int64_t files = 0, links_skipped = 0;
+  std::int64_t files = 0, links_skipped = 0, hidden_skipped = 0;
   std::int64_t documents = 0;  ///< in the corpus; the rest is `dropped`
   std::int64_t exact_duplicates = 0, near_duplicates = 0, dropped = 0;
   std::int64_t tokens = 0, bytes = 0;  ///< of the documents in the corpus

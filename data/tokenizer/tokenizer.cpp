@@ -18,6 +18,7 @@ namespace {
 constexpr std::string_view kEscapedSpace = "\xE2\x96\x81";  // U+2581
 // SentencePiece needs about 200 bytes of memory for each byte that it encodes at once.
 constexpr std::size_t kEncodeBytes = std::size_t{64} << 10;
+constexpr Bytes kMaxModelBytes{std::int64_t{256} << 20};
 constexpr std::size_t kMaxEncodeBytes = std::size_t{1} << 20;
 
 /// Where to cut `text` for encoding: at the first place from kEncodeBytes on where a space or a
@@ -76,8 +77,7 @@ Tokenizer::Tokenizer(const std::filesystem::path& model) : impl_(std::make_uniqu
   const auto refuse = [&](const std::string& why) {
     fail(ErrorKind::kData, model.string() + ": the tokenizer " + why);
   };
-  const std::string file = read_file(model, ErrorKind::kData);
-  if (file.size() > std::size_t{1} << 30) refuse("file is larger than 1 GiB");
+  const std::string file = read_file(model, ErrorKind::kData, kMaxModelBytes);
   if (const std::string why = why_model_is_unfit(file); !why.empty()) refuse(why);
   auto& processor = impl_->processor;
   if (const auto status = processor.LoadFromSerializedProto(file); !status.ok()) {

@@ -1,6 +1,7 @@
 #pragma once
 // Errors. Host code throws one type; k25's main is the only catch.
 
+#include <exception>
 #include <source_location>
 #include <stdexcept>
 #include <string>
@@ -37,6 +38,11 @@ class Error : public std::runtime_error {
 /// Throws Error. A function, so that the cold path stays out of callers.
 [[noreturn]] void fail(ErrorKind kind, const std::string& message,
                        std::source_location where = std::source_location::current());
+
+/// An exception of any kind as an Error. What the system refuses is no bug of ours: a path that may
+/// not be used is kCheckpoint (callers that know of a better kind throw it themselves), a thread
+/// that cannot be started kUsage, naming the limits. What is left is kInternal.
+Error as_error(const std::exception& error);
 
 /// Throws a kUsage error whose text names the failed condition and `why`.
 [[noreturn]] void check_failed(const char* condition, const std::string& why,

@@ -28,7 +28,8 @@ std::optional<Failure> attempt(const std::function<void()>& body) {
     if (e.kind() == ErrorKind::kCommunication) throw;
     return Failure{e.kind(), e.what()};
   } catch (const std::exception& e) {
-    return Failure{ErrorKind::kInternal, e.what()};
+    const Error error = as_error(e);
+    return Failure{error.kind(), error.what()};
   } catch (...) {
     return Failure{ErrorKind::kInternal, "an exception of an unknown type"};
   }

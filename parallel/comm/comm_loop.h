@@ -11,7 +11,7 @@ class CommThread::Impl {
   explicit Impl(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {}
 
   /// The thread.
-  void main_loop();
+  void main_loop(std::chrono::milliseconds start_limit);
 
   // comm_thread.cpp, any thread
   void enqueue(std::vector<std::unique_ptr<Operation>> operations);
@@ -79,6 +79,7 @@ class CommThread::Impl {
   void decide(Fault fault);
   void enact(const Fault& fault);
   void obey_abort(int exit_code);
+  void announce();
   std::string timeout_message() const;
   std::string missing_text(const Operation& operation) const;
   std::string peer_text(int world_rank) const;
@@ -101,7 +102,7 @@ class CommThread::Impl {
   std::string last_waiting_;                        // waiting_for() at the moment of the fault
 
   // The thread's own.
-  std::vector<std::unique_ptr<Operation>> abandoned_;  // a late message may still write into them
+  std::vector<std::unique_ptr<Operation>> abandoned_;  // what they own, MPI may still know
   std::vector<Slot> slots_;
   std::vector<Ticket> free_slots_;
   std::vector<Completion> completions_;

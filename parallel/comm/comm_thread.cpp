@@ -17,10 +17,12 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kIdle{50};
+constexpr milliseconds kIdle{20};
 constexpr std::int64_t kSpinPolls = 50;
 constexpr std::int64_t kYieldPolls = 100;
 constexpr milliseconds kLastResort{5000};
+constexpr milliseconds kStartSlice{100};
+constexpr milliseconds kNaming{500};  // a transport that knows who is missing speaks first
 
 /// Signals are for the program's own threads; those that a fault raises stay open.
 class BlockedSignals {
@@ -43,9 +45,9 @@ class BlockedSignals {
 
 }  // namespace
 
-void CommThread::Impl::main_loop() {
+void CommThread::Impl::main_loop(milliseconds start_limit) {
   try {
-    peers = transport_->start();
+    peers = transport_->start(start_limit);
     rank = transport_->rank();
     started->complete();
   } catch (const std::exception& e) {
@@ -207,16 +209,20 @@ CommThread::~CommThread() {
   }
 }
 
-void CommThread::start(milliseconds timeout) {
+void CommThread::start(milliseconds limit, milliseconds patience) {
   const BlockedSignals blocked;  // inherited by the thread and by MPI's own
   impl_->started->submitted();
-  thread_ = std::thread([impl = impl_] { impl->main_loop(); });
-  if (impl_->started->wait(Clock::now() + timeout)) return;
+  const milliseconds all = limit + patience;
+  thread_ = std::thread([impl = impl_, all] { impl->main_loop(all); });
+  // By slices: one that this process was stopped in counts as one, like all time of that kind.
+  for (milliseconds waited{0}; waited < all + kNaming; waited += kStartSlice) {
+    if (impl_->started->wait(Clock::now() + kStartSlice)) return;
+  }
   thread_.detach();  // stuck inside MPI; it keeps what it needs
   fail(ErrorKind::kCommunication,
-       "MPI did not start within " + std::to_string(timeout.count() / 1000) +
-           " s; another process of this job may have ended before it joined: look at what the "
-           "launcher starts on every rank");
+       "MPI did not start within " + std::to_string(limit.count() / 1000) +
+           " s; another process of this job is stopped or has ended before it joined: look at what "
+           "the launcher starts on every rank");
 }
 
 void CommThread::set_timeout(milliseconds timeout) { impl_->pulse->timeout_ms = timeout.count(); }

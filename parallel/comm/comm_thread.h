@@ -4,7 +4,7 @@
 //
 // Waiting costs little: the thread polls a few times, then yields, then sleeps 20 to 200 us (an
 // eighth of the time since the last progress), because ranks on a CPU share cores with the compute
-// threads. With nothing to do it looks for a peer's failure message every 50 ms.
+// threads. With nothing to do it looks for a peer's failure message every 20 ms.
 //
 // Watchdog: when calls are pending and no message has completed for `timeout`, the world fails: all
 // pending and later calls throw. Rank r waits 250 ms x r (at most 3 s) longer, so that the first
@@ -36,8 +36,8 @@ class CommThread {
   CommThread(const CommThread&) = delete;
   CommThread& operator=(const CommThread&) = delete;
 
-  /// Starts the thread and the transport; blocks until all ranks have.
-  void start(std::chrono::milliseconds timeout);
+  /// Starts the thread and the transport; blocks until all ranks have, `limit` and `patience` long.
+  void start(std::chrono::milliseconds limit, std::chrono::milliseconds patience);
   void set_timeout(std::chrono::milliseconds timeout);
 
   int rank() const;

@@ -13,7 +13,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kListenIdle{50};
+constexpr milliseconds kListenIdle{20};
 constexpr milliseconds kListenWaiting{2};
 constexpr milliseconds kStopped{1000};  // a longer loop means that this process slept
 constexpr milliseconds kAnnounce{300};
@@ -55,6 +55,9 @@ void CommThread::Impl::decide(Fault fault) {
 }
 
 void CommThread::Impl::enact(const Fault& fault) {
+  // Callers free their buffers once their calls have failed, and any call of MPI may still move
+  // bytes of those under way: the announcement is the last before that.
+  if (!peer_failed) announce();
   const std::string waiting = waiting_for();
   std::deque<std::unique_ptr<Operation>> queued;
   std::deque<Task> tasks;
@@ -69,11 +72,6 @@ void CommThread::Impl::enact(const Fault& fault) {
     last_waiting_ = waiting;
     abandoned_ = std::move(active_);
     active_.clear();
-  }
-  try {
-    transport_->cancel();
-  } catch (const std::exception&) {
-    // NOTE: nothing more can be done for the transport; the fault below is the cause.
   }
   for (auto& operation : queued) abandoned_.push_back(std::move(operation));
   for (auto& operation : abandoned_) {
@@ -92,12 +90,16 @@ void CommThread::Impl::obey_abort(int exit_code) {
     abort_code_.reset();
     return;
   }
+  if (!fault_) announce();
+  transport_->abort(exit_code);
+}
+
+void CommThread::Impl::announce() {
   try {
     transport_->announce_failure(kAnnounce);
   } catch (const std::exception&) {
     // NOTE: the peers then print a second message; ending the job matters more.
   }
-  transport_->abort(exit_code);
 }
 
 std::string CommThread::Impl::peer_text(int world_rank) const {

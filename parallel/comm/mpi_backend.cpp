@@ -167,7 +167,7 @@ class MpiWorld final : public World {
  public:
   MpiWorld(std::unique_ptr<Transport> transport, const WorldOptions& options)
       : runtime_(std::make_shared<Runtime>(std::move(transport))) {
-    runtime_->thread.start(options.timeout + start_patience());
+    runtime_->thread.start(options.timeout, start_patience());
     runtime_->configure(options);
     const std::vector<Peer>& peers = runtime_->thread.peers();
     const std::string& host = peers[static_cast<std::size_t>(rank())].host;

@@ -8,7 +8,11 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <iterator>
+#include <map>
 #include <thread>
+#include <tuple>
 
 #include "kernels/core/check.h"
 #include "parallel/comm/single_backend.h"
@@ -47,7 +51,7 @@ MPI_Comm duplicate(MPI_Comm comm) {
 
 class MpiTransport final : public Transport {
  public:
-  std::vector<Peer> start() override {
+  std::vector<Peer> start(std::chrono::milliseconds limit) override {
     int provided = 0;
     // Errors of the call itself abort inside MPI: there is no communicator yet to say otherwise.
     K25_MPI_CHECK(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided));
@@ -56,11 +60,12 @@ class MpiTransport final : public Transport {
     if (provided < MPI_THREAD_FUNNELED) {
       fail(ErrorKind::kCommunication, "this MPI offers no MPI_THREAD_FUNNELED");
     }
-    channels_.push_back(duplicate(MPI_COMM_WORLD));
+    K25_MPI_CHECK(MPI_Comm_rank(MPI_COMM_WORLD, &rank_));
+    K25_MPI_CHECK(MPI_Comm_size(MPI_COMM_WORLD, &size_));
+    std::vector<Peer> peers = exchange_peers(limit);
+    add_channel(duplicate(MPI_COMM_WORLD));
     control_ = duplicate(MPI_COMM_WORLD);
-    K25_MPI_CHECK(MPI_Comm_rank(control_, &rank_));
-    K25_MPI_CHECK(MPI_Comm_size(control_, &size_));
-    return exchange_peers();
+    return peers;
   }
 
   int rank() const override { return rank_; }
@@ -72,9 +77,10 @@ class MpiTransport final : public Transport {
   }
 
   void receive(Ticket ticket, const Envelope& from, void* data, std::int64_t bytes) override {
-    MPI_Request& request = add(ticket, Kind::kReceive);
-    K25_MPI_CHECK(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, from.peer, from.tag,
-                            channels_[static_cast<std::size_t>(from.channel)], &request));
+    Line& line = lines_[{from.channel, from.peer, from.tag}];
+    line.awaited.push_back({ticket, data, bytes});
+    ++num_awaited_[static_cast<std::size_t>(from.channel)];
+    pair(from.channel, line);
   }
 
   void reduce(Ticket ticket, const Envelope& to, const float* input, float* output,
@@ -85,6 +91,9 @@ class MpiTransport final : public Transport {
   }
 
   void poll(std::vector<Completion>& done) override {
+    take_arrivals();
+    std::ranges::move(misfits_, std::back_inserter(done));
+    misfits_.clear();
     if (requests_.empty()) return;
     const int pending = static_cast<int>(requests_.size());
     indices_.resize(requests_.size());
@@ -107,7 +116,7 @@ class MpiTransport final : public Transport {
     MPI_Comm comm = MPI_COMM_NULL;
     K25_MPI_CHECK(MPI_Comm_split(channels_[0], color, key, &comm));
     K25_MPI_CHECK(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN));
-    channels_.push_back(comm);
+    add_channel(comm);
     return static_cast<int>(channels_.size()) - 1;
   }
 
@@ -128,7 +137,7 @@ class MpiTransport final : public Transport {
       sends.push_back(MPI_REQUEST_NULL);
       K25_MPI_CHECK(MPI_Isend(nullptr, 0, MPI_BYTE, peer, kFailureTag, control_, &sends.back()));
     }
-    // The peers look every 50 ms; leaving at once would let them see a dead peer before the
+    // The peers look every 20 ms; leaving at once would let them see a dead peer before the
     // message.
     const auto until = Clock::now() + patience;
     while (Clock::now() < until) {
@@ -136,12 +145,6 @@ class MpiTransport final : public Transport {
       K25_MPI_CHECK(
           MPI_Testall(static_cast<int>(sends.size()), sends.data(), &all, MPI_STATUSES_IGNORE));
       std::this_thread::sleep_for(std::chrono::milliseconds{5});
-    }
-  }
-
-  void cancel() override {
-    for (std::size_t i = 0; i < requests_.size(); ++i) {
-      if (messages_[i].kind == Kind::kReceive) K25_MPI_CHECK(MPI_Cancel(&requests_[i]));
     }
   }
 
@@ -154,16 +157,72 @@ class MpiTransport final : public Transport {
 
  private:
   static constexpr int kFailureTag = 1;
+  struct Awaited {
+    Ticket ticket = 0;
+    void* data = nullptr;
+    std::int64_t bytes = 0;
+  };
+  struct Arrived {
+    MPI_Message message = MPI_MESSAGE_NULL;
+    int bytes = 0;
+  };
+  /// The messages of one (channel, peer, tag) that wait for the other side, oldest first.
+  struct Line {
+    std::deque<Awaited> awaited;
+    std::deque<Arrived> arrived;
+  };
   enum class Kind : std::uint8_t { kSend, kReceive, kReduce };
   struct Message {
     Ticket ticket = 0;
     Kind kind = Kind::kSend;
   };
 
+  void add_channel(MPI_Comm comm) {
+    channels_.push_back(comm);
+    num_awaited_.push_back(0);
+  }
+
   MPI_Request& add(Ticket ticket, Kind kind) {
     messages_.push_back({ticket, kind});
     requests_.push_back(MPI_REQUEST_NULL);
     return requests_.back();
+  }
+
+  /// NOTE: a message is measured before it is received. Open MPI 4.1 writes one that is longer than
+  /// its receive beyond the end of the buffer (shared memory, from 4 KiB on), and only then says
+  /// that it was truncated.
+  void take_arrivals() {
+    for (std::size_t c = 0; c < channels_.size(); ++c) {
+      while (num_awaited_[c] > 0) {
+        int there = 0;
+        Arrived arrived;
+        MPI_Status status;
+        K25_MPI_CHECK(MPI_Improbe(MPI_ANY_SOURCE, MPI_ANY_TAG, channels_[c], &there,
+                                  &arrived.message, &status));
+        if (there == 0) break;
+        K25_MPI_CHECK(MPI_Get_count(&status, MPI_BYTE, &arrived.bytes));
+        const int channel = static_cast<int>(c);
+        Line& line = lines_[{channel, status.MPI_SOURCE, status.MPI_TAG}];
+        line.arrived.push_back(arrived);
+        pair(channel, line);
+      }
+    }
+  }
+
+  void pair(int channel, Line& line) {
+    while (!line.awaited.empty() && !line.arrived.empty()) {
+      const Awaited awaited = line.awaited.front();
+      Arrived arrived = line.arrived.front();
+      line.awaited.pop_front();
+      line.arrived.pop_front();
+      --num_awaited_[static_cast<std::size_t>(channel)];
+      if (arrived.bytes != awaited.bytes) {
+        misfits_.push_back({awaited.ticket, arrived.bytes, {}});
+        continue;
+      }
+      MPI_Request& request = add(awaited.ticket, Kind::kReceive);
+      K25_MPI_CHECK(MPI_Imrecv(awaited.data, arrived.bytes, MPI_BYTE, &arrived.message, &request));
+    }
   }
 
   static Completion completion(const Message& message, const MPI_Status& status) {
@@ -189,7 +248,8 @@ class MpiTransport final : public Transport {
     }
   }
 
-  std::vector<Peer> exchange_peers() const {
+  /// Message by message, not as a collective: that would not tell who is missing.
+  std::vector<Peer> exchange_peers(std::chrono::milliseconds limit) const {
     struct Card {
       std::array<char, 256> host;
       std::int64_t pid;
@@ -198,18 +258,53 @@ class MpiTransport final : public Transport {
     const std::string host = host_name();
     std::memcpy(mine.host.data(), host.data(), std::min(host.size(), mine.host.size() - 1));
     std::vector<Card> all(static_cast<std::size_t>(size_));
-    K25_MPI_CHECK(
-        MPI_Allgather(&mine, sizeof(Card), MPI_BYTE, all.data(), sizeof(Card), MPI_BYTE, control_));
+    std::vector<MPI_Request> sends(all.size(), MPI_REQUEST_NULL), receives = sends;
+    for (std::size_t r = 0; r < all.size(); ++r) {
+      const int peer = static_cast<int>(r);
+      K25_MPI_CHECK(
+          MPI_Irecv(&all[r], sizeof(Card), MPI_BYTE, peer, 0, MPI_COMM_WORLD, &receives[r]));
+      K25_MPI_CHECK(MPI_Isend(&mine, sizeof(Card), MPI_BYTE, peer, 0, MPI_COMM_WORLD, &sends[r]));
+    }
+    wait_for_all(receives, limit);
+    wait_for_all(sends, limit);
     std::vector<Peer> peers;
     for (const Card& card : all) peers.push_back({card.host.data(), card.pid});
     return peers;
+  }
+
+  /// `requests` are by rank.
+  static void wait_for_all(std::vector<MPI_Request>& requests, Clock::duration limit) {
+    int done = 0;
+    // Time in which this process itself was stopped does not count.
+    constexpr std::chrono::milliseconds kLongest{100};
+    Clock::time_point last = Clock::now();
+    while (limit > Clock::duration::zero()) {
+      K25_MPI_CHECK(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done,
+                                MPI_STATUSES_IGNORE));
+      if (done != 0) return;
+      std::this_thread::sleep_for(std::chrono::microseconds{200});
+      const Clock::time_point now = Clock::now();
+      limit -= std::min<Clock::duration>(now - last, kLongest);
+      last = now;
+    }
+    std::vector<int> missing;
+    for (std::size_t r = 0; r < requests.size(); ++r) {
+      K25_MPI_CHECK(MPI_Test(&requests[r], &done, MPI_STATUS_IGNORE));
+      if (done == 0) missing.push_back(static_cast<int>(r));
+    }
+    fail(ErrorKind::kCommunication,
+         fmt::format("MPI start-up: no answer from rank {}; it is stopped or lost",
+                     fmt::join(missing, ", rank ")));
   }
 
   int rank_ = 0;
   int size_ = 1;
   MPI_Comm control_ = MPI_COMM_NULL;
   std::vector<MPI_Comm> channels_;
-  std::vector<MPI_Request> requests_;  // beside messages_, as MPI_Testsome wants them
+  std::vector<std::int64_t> num_awaited_;            // by channel
+  std::map<std::tuple<int, int, int>, Line> lines_;  // by channel, peer and tag
+  std::vector<Completion> misfits_;                  // receives that met a message of another size
+  std::vector<MPI_Request> requests_;                // beside messages_, as MPI_Testsome wants them
   std::vector<Message> messages_;
   std::vector<int> indices_;
   std::vector<MPI_Status> statuses_;

@@ -35,12 +35,15 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
-  /// Collective. Returns one Peer per rank; rank() is valid afterwards.
-  virtual std::vector<Peer> start() = 0;
+  /// Collective. Returns one Peer per rank; rank() is valid afterwards. Ranks that have reached the
+  /// library but do not answer within `limit` are an error that names them.
+  virtual std::vector<Peer> start(std::chrono::milliseconds limit) = 0;
   virtual int rank() const = 0;
 
-  /// At most INT_MAX bytes; `data` stays until the ticket comes back.
+  /// At most INT_MAX bytes; `data` stays until the ticket comes back, or until the last call but
+  /// abort().
   virtual void send(Ticket ticket, const Envelope& to, const void* data, std::int64_t bytes) = 0;
+  /// A message of another size is not written to `data`: the ticket comes back with its size.
   virtual void receive(Ticket ticket, const Envelope& from, void* data, std::int64_t bytes) = 0;
   /// Library sum of `count` floats of all ranks of the channel, into `output` on rank `to.peer`.
   /// Collective: all ranks start these in the same order.
@@ -56,8 +59,6 @@ class Transport {
   virtual std::optional<int> failed_peer() = 0;
   /// Tells all peers that this rank failed, waiting at most `patience` for the sends.
   virtual void announce_failure(std::chrono::milliseconds patience) = 0;
-  /// Gives up all pending receives, so that their memory may be freed.
-  virtual void cancel() = 0;
 
   /// Collective, the orderly end.
   virtual void finalize() = 0;

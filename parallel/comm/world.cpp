@@ -11,6 +11,14 @@
 
 namespace k25::parallel {
 
+std::chrono::milliseconds start_timeout() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"}) {
+    const char* ranks = std::getenv(name);
+    if (ranks != nullptr) return std::chrono::seconds(std::atoi(ranks) <= 64 ? 20 : 60);
+  }
+  return std::chrono::seconds(60);
+}
+
 bool launched_by_mpi() {
   // Open MPI's mpirun; any PMIx launcher (srun --mpi=pmix); PMI-1 and PMI-2 (hydra, srun
   // --mpi=pmi2).

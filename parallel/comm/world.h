@@ -70,6 +70,10 @@ class World {
   [[noreturn]] virtual void abort(int exit_code) = 0;
 };
 
+/// How long MPI may take to start and the ranks to agree on a config, which says comm.timeout_s for
+/// all that follows: 20 s, in a job of more than 64 ranks 60 s.
+std::chrono::milliseconds start_timeout();
+
 /// True when a launcher's environment says that this process is one rank of an MPI job.
 bool launched_by_mpi();
 

@@ -59,7 +59,7 @@ class ConfigTest(kt.K25Test):
         self.assert_ok(kt.run(["train", self.config_path, "--set", "train.steps=1"]))
 
     def test_missing_and_mistyped_values(self):  # A04
-        rows = {"train.steps": ("twenty", "expected an integer >= 1, got the quoted text 'twenty'"),
+        rows = {"train.steps": ("twenty", "expected an integer in [1, 9007199254740992], got the quoted text 'twenty'"),
                 "train.batch": (-4, "expected an integer"),
                 "run.seed": ([1], "got a list"),
                 "model.layers": (2.5, "got '2.5'"),
@@ -95,6 +95,20 @@ class ConfigTest(kt.K25Test):
         self.assert_error(kt.run(["train", self.folder / "none.yaml"], 2), 2, self.folder / "none.yaml",
                           "No such file or directory")
         self.assert_error(kt.run(["train", self.folder], 2), 2, self.folder, "directory")
+        os.mkfifo(self.folder / "pipe")
+        (self.folder / "huge").write_text("# " + "x" * (1 << 20))
+        for path, text in (("/dev/zero", "is no regular file"), (self.folder / "pipe", "is no regular file"),
+                           (self.folder / "huge", "has 1048578 bytes; a config has at most 1048576")):
+            for args in (["config", path], ["train", path], ["bench", "step", "--config", path]):
+                self.assert_error(kt.run(args), 2, f"{path}: {text}")
+
+    def test_paths_inside_a_config_tell_their_key(self):
+        none = self.folder / "none"
+        result = self.refuse(changes={"data.train": str(none)}, code=3)
+        self.assertRegex(result.stderr, rf"{none}: .*No such file.* \(data.train: {self.config_path}:\d+:\d+\)")
+        self.refuse(f"(train.init_from: --set train.init_from={none})", args=["--set", f"train.init_from={none}"], code=4)
+        self.refuse(f"data.train: '{kt.corpus().parent}' is a folder; name the manifest in it: {kt.corpus()}",
+                    changes={"data.train": str(kt.corpus().parent)})
 
     def test_batch_must_multiply_up(self):  # A05
         path = self.write_config({"train.batch": 1024, "train.accumulation": 8, "train.micro_batch": None})
@@ -105,7 +119,8 @@ class ConfigTest(kt.K25Test):
             self.assert_error(kt.run(["config", path, "--ranks", str(ranks)]), 2,
                               f"1024 = micro_batch auto x accumulation 8 x {ranks} data ranks",
                               f"legal numbers of data ranks nearby: {near}\n")
-        self.refuse("1024 = micro_batch 5 x accumulation 8 x 2 data ranks does not hold", "nearby: none",
+        self.refuse("train.micro_batch: micro_batch 5 x accumulation 8 = 40 does not divide train.batch 1024 at any "
+                    "number of ranks; a train.batch that fits 2 data ranks: 80\n",
                     changes={"train.batch": 1024, "train.accumulation": 8, "train.micro_batch": 5})
 
     def test_refused_values(self):
@@ -243,6 +258,47 @@ class CommandLineTest(kt.K25Test):
         for _ in range(3):
             self.assert_error(kt.run(["trian"], 3), 2, "unknown command 'trian'")
 
+    def job(self, *programs):
+        """mpirun with one process for each of `programs`."""
+        words = [word for args in programs for word in (":", "-np", "1", kt.K25, *map(str, args))]
+        begin = kt.time.monotonic()
+        process = kt.subprocess.Popen(["mpirun", "-q", *words[1:]], env=kt.environment(), stdout=kt.subprocess.PIPE,
+                                      stderr=kt.subprocess.PIPE, start_new_session=True)
+        return kt.finish(process, 60, begin)
+
+    def test_ranks_with_different_command_lines(self):
+        train = ["train", self.write_config()]
+        other = "its command line is not that of rank 0: "
+        rows = (([*train, "--set", "optim.lr=0.1"], f"{other}'--set optim.lr=0.1' here, nothing more there"),
+                (["eval", self.folder], f"{other}'eval {self.folder}' here, 'train "),
+                ([*train, "--zzz"], "--zzz"), (["inspect", kt.corpus()], "one of the 2 programs of this mpirun"),
+                (["--version"], "one of the 2 programs of this mpirun"))
+        for args, fragment in rows:
+            for programs in ((train, args), (args, train)):
+                with self.subTest(programs=programs):
+                    told = fragment if programs[0] is train or other not in fragment else other
+                    self.assert_error(self.job(*programs), 2, told)
+                    self.assertFalse(self.run_dir.exists())
+        self.assert_error(self.job(train, [*train, "--zzz"], [*train, "--zzz"]), 2, "--zzz")
+
+    def test_integers_of_options_may_be_written_as_1e3(self):
+        shown = self.assert_ok(kt.run(["config", self.write_config(), "--ranks", "2e0"]))
+        self.assertIn("shard: auto  # default; here 2", shown.stdout)
+        made = kt.run(["prepare", *kt.write_sources(self.folder, kt.default_sources()), "--out", self.folder / "c",
+                       "--vocab", "3e2"])
+        self.assert_ok(made)
+        self.assertIn("vocabulary 300", kt.run(["inspect", self.folder / "c"]).stdout)
+
+    def test_what_was_written_stays_one_readable_line(self):
+        path = self.write_config()
+        for args, fragment in ((["config", path, "--set", "optim.lr=a\nb"], "--set optim.lr=a\\nb: optim.lr: expected"),
+                               (["config", path, "--set", b"opt\xffim.lr=1"], "unknown key 'opt\\xffim'"),
+                               (["tr\nain"], "unknown command 'tr\\nain'"), (["inspect", b"\x1b[31m"], "\\x1b[31m")):
+            result = kt.finish(kt.subprocess.Popen([kt.K25, *args], env=kt.environment(), stdout=kt.subprocess.PIPE,
+                                                   stderr=kt.subprocess.PIPE, start_new_session=True))
+            self.assert_error(result, 2, fragment)
+            self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+
     def test_help_and_version_need_nothing(self):  # C28
         clean = {"PATH": "/nonexistent", "HOME": None, "OMPI_MCA_btl": "nonsense"}
         for args in (["--help"], ["--version"], ["train", "--help"], ["bench", "step", "--help"]):
@@ -265,17 +321,17 @@ class CommandLineTest(kt.K25Test):
     def test_values_of_options_are_checked_in_short_words(self):
         rows = ((["sample", "x", "--tokens", "-1"], "--tokens: expected an integer in [0, 1000000000], got '-1'"),
                 (["sample", "x", "--tokens", "010"], "without leading zeros, got '010'"),
-                (["sample", "x", "--seed", "-1"], "--seed: expected an integer >= 0, got '-1'"),
-                (["sample", "x", "--seed", "1.5"], "--seed: expected an integer >= 0, got '1.5'"),
-                (["sample", "x", "--top-k", "-1"], "--top-k: expected an integer >= 0, got '-1'"),
-                (["sample", "x", "--temperature", "nan"], "--temperature: expected a number >= 0, got 'nan'"),
+                (["sample", "x", "--seed", "-1"], "--seed: expected an integer in [0, 9007199254740992], got '-1'"),
+                (["sample", "x", "--seed", "1.5"], "--seed: expected an integer in [0, 9007199254740992], got '1.5'"),
+                (["sample", "x", "--top-k", "-1"], "--top-k: expected an integer in [0, 9007199254740992], got '-1'"),
+                (["sample", "x", "--temperature", "nan"], "--temperature: expected a number in [0, 1e+300], got 'nan'"),
                 (["eval", "x", "--batch", "0"], "--batch: expected an integer in [1, 16777216], got '0'"),
                 (["config", "x", "--ranks", "0"], "--ranks: expected an integer in [1, 1048576], got '0'"),
                 (["bench", "step", "--config", "x", "--steps", "0"], "--steps: expected an integer in [1, 1000000000]"),
                 (["bench", "step", "--config", "x", "--warmup", "-1"], "--warmup: expected an integer in [0, "),
                 (["prepare", "x", "--out", "y", "--vocab", "257"], "--vocab: expected an integer in [258, 2147483647]"),
                 (["prepare", "x", "--out", "y", "--containment", "0"], "--containment: expected a number in (0, 1]"),
-                (["prepare", "x", "--out", "y", "--max-file-tokens", "0"], "--max-file-tokens: expected an integer >= 1"))
+                (["prepare", "x", "--out", "y", "--max-file-tokens", "0"], "--max-file-tokens: expected an integer in [1, 9007199254740992]"))
         for args, fragment in rows:
             result = self.assert_error(kt.run(args), 2, fragment)
             self.assertLess(len(result.stderr), 200, result.stderr)

@@ -290,6 +290,39 @@ class ChangedDataTest(kt.K25Test):
         (copy / "tokenizer.model").unlink()
         self.assert_error(kt.run(["inspect", copy]), 3, copy / "tokenizer.model")
 
+    def damage_while_training(self, damage, *fragments):
+        """Trains on two ranks and damages the corpus file under way: one error, exit code 3."""
+        copy = self.folder / "copy"
+        shutil.copytree(kt.corpus({"law": windows(30)}).parent, copy)
+        path = copy / "tokens-00000.h5"
+        config = self.write_config({"train.steps": 100000, "data.validation": None, "checkpoint.every": 100000},
+                                   manifest=copy / "manifest.json")
+        process = kt.start(["train", config], 2)
+        log = self.run_dir / "metrics.jsonl"
+        kt.wait_for(lambda: log.exists() and log.read_text().count("\n") > 3, "the first steps")
+        damage(path)
+        self.assert_error(kt.finish(process), 3, path, *fragments)
+
+    def test_a_corpus_that_is_shortened_while_training(self):
+        self.damage_while_training(lambda path: os.truncate(path, 3000), "was shortened", "now 3000")
+
+    def test_a_corpus_that_is_overwritten_while_training(self):
+        def overwrite(path):
+            with open(path, "r+b") as file:
+                file.seek(4096)
+                file.write(b"\xff" * 64)
+
+        self.damage_while_training(overwrite, "was written to while it was in use")
+
+    def test_a_pipe_in_place_of_a_corpus_file(self):
+        copy = self.folder / "copy"
+        shutil.copytree(kt.corpus({"law": windows(30)}).parent, copy)
+        for name in ("tokens-00000.h5", "tokenizer.model", "manifest.json"):
+            (copy / name).unlink()
+            os.mkfifo(copy / name)
+            self.assert_error(self.train(manifest=copy / "manifest.json"), 3, copy / name, "is no regular file")
+        self.assert_error(self.train(manifest="/dev/zero"), 3, "/dev/zero", "is no regular file")
+
     def shown_digest(self, manifest):
         shown = kt.run(["inspect", manifest]).stdout
         return json.dumps(next(l.split()[1] for l in shown.splitlines() if l.strip().startswith("digest")))

@@ -17,6 +17,22 @@ class LaunchTest(kt.K25Test):
         for args in (["config", self.write_config()], ["inspect", kt.corpus()]):
             self.assertEqual(self.assert_ok(kt.run(args, 3)).stdout, self.assert_ok(kt.run(args)).stdout)
 
+    def test_bench_op_measures_every_op(self):
+        small = ["--device", "cpu", "--rows", "64", "--sequence", "32", "--hidden", "64", "--heads", "2",
+                 "--kv-heads", "1", "--head-dim", "32", "--ffn", "96", "--vocab", "500"]
+        for precision in ("fp32", "bf16"):
+            shown = self.assert_ok(kt.run(["bench", "op", *small, "--precision", precision])).stdout
+            rows = [line.split() for line in shown.splitlines()[4:]]
+            names = {" ".join(row[:-5]) for row in rows}
+            self.assertTrue({"residual", "swiglu backward", "rope", "rmsnorm backward", "embedding backward",
+                             "adamw", "gemm weight gradient", "attention backward",
+                             "cross-entropy backward"} <= names, shown)
+            for row in rows:
+                ms, rate, _, floor, ratio = map(float, row[-5:])
+                self.assertTrue(ms > 0 and rate > 0 and floor > 0 and ratio > 0, row)
+        self.assert_error(kt.run(["bench", "op", "--rows", "64", "--sequence", "48"]), 2,
+                          "--sequence 48 does not divide --rows 64")
+
     def test_options_of_train_take_any_text(self):
         self.assert_error(self.train(args=["--log-format", "xml"]), 2, "log.format: expected one of text | json", "xml")
         for path in ("runs/a #1", "a: b", "[x]", "*x"):
@@ -86,7 +102,7 @@ class OutputTest(kt.K25Test):
     def test_standard_output_that_is_full(self):  # A35
         with open("/dev/full", "wb") as full:
             self.assert_error(self.train(stdout=full), 4, "standard output cannot be written: No space left")
-            for args in (["config", "--keys"], ["config", self.config_path], ["inspect", kt.corpus()], ["--help"]):
+            for args in (["config", "--keys"], ["config", self.config_path], ["inspect", kt.corpus()], ["--help"], ["--version"]):
                 self.assert_error(kt.run(args, stdout=full), 4, "standard output cannot be written: No space left")
 
     def test_standard_output_that_is_closed(self):

@@ -256,5 +256,85 @@ class Targets(TrainTest):
         self.assert_error(missing, 4, "nowhere")
 
 
+class RefusedStarts(TrainTest):
+    """A start that fails leaves the run directory as it was; one that goes on sets aside last."""
+
+    def setUp(self):
+        super().setUp()
+        self.assert_ok(self.train({"train.steps": 2, "checkpoint.every": 1, "checkpoint.keep": 9}, 2))
+        self.other = self.folder / "other"
+        self.assert_ok(self.train({"train.steps": 4}, run_dir=self.other))
+
+    def contents(self):
+        found = k25_testing.tree(self.run_dir)
+        found.pop("lock")  # says who came last
+        return found
+
+    def test_the_old_run_stays(self):
+        damaged = self.folder / "damaged"
+        shutil.copytree(self.other, damaged)
+        shard = self.shard(4, 0, damaged)
+        shard.write_bytes(shard.read_bytes()[:-1])
+        none = ["--resume", "none"]
+        cases = (({"train.init_from": str(self.folder / "nowhere")}, none, 4, "nowhere"),
+                 ({"train.init_from": str(damaged)}, none, 4, "truncated"),
+                 ({"train.init_from": str(self.other), "model.ffn": 48}, none, 4, "has shape"),
+                 ({"debug.inject": {"step": 1, "tensor": "no.such"}}, none, 2, "no.such"),
+                 ({"data.train": str(self.folder / "none.json")}, none, 3, "none.json"),
+                 ({"model.hidden": 24, "train.steps": 9}, ["--resume", self.other], 4, "model.hidden is 16"),
+                 ({"run.seed": 8, "train.steps": 9}, ["--resume", "step:1"], 2, "run.seed"),
+                 ({"model.ffn": 48, "train.steps": 9}, ["--resume", "step:1"], 4, "has shape"))
+        before = self.contents()
+        for changes, args, code, words in cases:
+            with self.subTest(words):
+                self.assert_error(self.train(changes, 2, args=args), code, words)
+                self.assertEqual(self.contents(), before)
+        again = self.assert_ok(self.train({"train.steps": 3}))
+        self.assertIn("at step 2", again.stdout)
+
+    def test_a_run_that_is_done_elsewhere(self):
+        before = self.contents()
+        for run_dir in (self.run_dir, self.folder / "fresh"):
+            result = self.train({"train.steps": 4}, 2, run_dir=run_dir, args=["--resume", self.other])
+            self.assert_error(result, 4, "train.steps: 4 is reached already", "step-000004, at step 4",
+                              "raise train.steps above 4")
+        self.assertEqual(self.contents(), before)
+        self.assertFalse((self.folder / "fresh").exists())
+        self.assert_ok(self.train({"train.steps": 5}, 2, args=["--resume", self.other]))
+        self.assertEqual(self.saved_steps(), [5])
+
+    def test_nothing_to_do_changes_nothing(self):
+        before = self.contents()
+        for args in ([], ["--resume", "step:2"], ["--resume", self.run_dir]):
+            result = self.assert_ok(self.train({"train.steps": 2, "optim.lr": 0.5}, 2, args=args))
+            self.assertIn("nothing to do", result.stdout)
+            self.assertEqual(self.contents(), before)
+
+    def test_the_configuration_is_set_aside_with_the_run(self):
+        old = (self.run_dir / "config.yaml").read_text()
+        self.assert_ok(self.train({"train.steps": 1}, args=["--resume", "none"]))
+        self.assertEqual((self.run_dir / "config.yaml.before-1").read_text(), old)
+        self.assertIn("steps: 1\n", (self.run_dir / "config.yaml").read_text())
+
+    def test_a_run_starts_over_from_its_own_weights(self):
+        before = state_hash(self.run_dir)
+        self.assert_ok(self.train({"train.steps": 1, "train.init_from": str(self.run_dir)}, 2,
+                                  args=["--resume", "none"]))
+        self.assertEqual(self.saved_steps(), [1])
+        self.assertEqual(state_hash(self.run_dir / "checkpoints.before-1" / "step-000002"), before)
+
+    def test_init_from_has_no_effect_on_a_run_that_goes_on(self):
+        def told(result):
+            return [w for w in self.assert_ok(result).warnings if "init_from" in w]
+        changes = {"train.steps": 3, "train.init_from": str(self.other), "optim.schedule.kind": "constant"}
+        found = told(self.train(changes, 2))
+        self.assertEqual(len(found), 1, found)
+        self.assertIn(f"train.init_from {self.other} has no effect, because the run goes on from", found[0])
+        self.assertNotIn("->", found[0])
+        third = self.folder / "third"
+        self.assertEqual(told(self.train(changes, run_dir=third)), [])
+        self.assertEqual(told(self.train({**changes, "train.steps": 4}, run_dir=third)), [])
+
+
 if __name__ == "__main__":
     unittest.main()

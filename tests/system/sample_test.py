@@ -1,4 +1,5 @@
 """k25 sample and k25 eval on a finished run, at any number of ranks, and what they refuse."""
+import hashlib
 import pathlib
 import shutil
 import tempfile
@@ -65,15 +66,56 @@ class SampleTest(TrainedTest):
 
     def test_a_tokenizer_of_another_vocabulary(self):
         other = kt.corpus({"law": {"a.txt": kt.words(2000, 3) + "\u00e4\u00f6\u00fc" * 40}}, vocab=310).parent
-        self.assert_error(self.sample("--tokenizer", other / "tokenizer.model", ranks=2, code=3), 3,
+        self.assert_error(self.sample("--tokenizer", other / "tokenizer.model", ranks=2, code=2), 2,
                           other / "tokenizer.model", "a vocabulary of 310, the model has 300")
+        # As many ids, or fewer, that mean something else.
+        for vocab in (300, 280):
+            other = kt.corpus({"law": {"a.txt": kt.words(2000, 3) + "\u00e4\u00f6\u00fc" * 40}}, vocab=vocab).parent
+            digests = [hashlib.sha256((folder / "tokenizer.model").read_bytes()).hexdigest()
+                       for folder in (other, kt.corpus().parent)]
+            self.assert_error(self.sample("--tokenizer", other / "tokenizer.model", ranks=2, code=2), 2,
+                              other / "tokenizer.model", f"a vocabulary of {vocab}, the model has 300", *digests)
+            shown = kt.run(["eval", self.trained, "--set", f"data.train={other / 'manifest.json'}"], 2)
+            self.assert_error(shown, 3, other / "manifest.json", *digests)
+        same = self.folder / "copy.model"
+        shutil.copy(kt.corpus().parent / "tokenizer.model", same)
+        self.assertEqual(self.sample("--tokenizer", same, "--tokens", "5").stdout, self.sample("--tokens", "5").stdout)
         self.assert_error(self.sample("--tokenizer", self.folder / "none", ranks=2, code=2), 2, self.folder / "none",
                           "no such file")
 
     def test_a_tokenizer_that_is_none_is_told_what_sample_takes(self):
         result = self.assert_error(self.sample("--tokenizer", "/dev/null", ranks=2, code=3), 3,
-                                   "/dev/null: the tokenizer", "the corpus that the run was trained on")
+                                   "/dev/null: is no regular file", "the corpus that the run was trained on")
         self.assertNotIn("train a new one", result.stderr)
+
+
+class InspectTest(TrainedTest):
+    def test_an_option_that_chooses_from_a_run_needs_one(self):
+        folder = self.trained / "checkpoints" / "step-000020"
+        for name, command in (("inspect", ["inspect"]), ("eval", ["eval"]), ("sample", ["sample", "--tokens", "1"])):
+            self.assert_ok(kt.run([*command, folder]))
+            self.assert_error(kt.run([*command, folder, "--checkpoint", "step:3"]), 2, "--checkpoint step:3",
+                              folder, "is one checkpoint")
+        corpus = kt.corpus()
+        for path in (corpus, corpus.parent):
+            self.assert_ok(kt.run(["inspect", path]))
+            for option in (["--checkpoint", "latest"], ["--hash"], ["--config"]):
+                self.assert_error(kt.run(["inspect", path, *option]), 2, option[0], path, "is a corpus")
+
+    def test_a_damaged_corpus_is_one(self):
+        folder = self.folder / "corpus"
+        shutil.copytree(kt.corpus().parent, folder)
+        for text in (b"", b"[]", b"null", b"\xff", b'{"format": "k25-checkpoint"}'):
+            (folder / "manifest.json").write_bytes(text)
+            result = self.assert_error(kt.run(["inspect", folder]), 3, folder / "manifest.json")
+            self.assertNotIn("json.exception", result.stderr)
+            self.assertTrue(result.stderr.isascii(), result.stderr)
+
+    def test_a_file_that_is_no_manifest(self):
+        for path in (kt.corpus().parent / "tokens-00000.h5",
+                     self.trained / "checkpoints" / "step-000020" / "rank-00000.h5"):
+            result = self.assert_error(kt.run(["inspect", path]), 3, path, "an HDF5 file", "give the folder")
+            self.assertTrue(result.stderr.isascii(), result.stderr)
 
 
 class EvalTest(TrainedTest):

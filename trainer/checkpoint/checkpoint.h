@@ -49,12 +49,21 @@ void verify_together(parallel::Communicator& comm, const std::filesystem::path& 
 /// Collective. What --resume asks for, found by rank 0 and verified by all ranks together. `auto`:
 /// the newest checkpoint that verifies (reasons for the skipped ones go to `notes`), or none in a
 /// fresh directory; a named target that is missing or broken throws kCheckpoint, and so does a
-/// directory that holds only broken checkpoints. Going on from a named target sets aside what the
-/// run directory holds of later steps, `none` everything: renamed, never removed.
+/// directory that holds only broken checkpoints. Writes nothing: see set_aside_for().
 std::optional<std::filesystem::path> find_resume_target(parallel::Communicator& comm,
                                                         const std::filesystem::path& run_dir,
                                                         const std::string& resume,
                                                         std::vector<std::string>& notes);
+
+/// Collective, right before the first file of a start is written, when nothing else can refuse it.
+/// Going on from a named target sets aside what the run directory holds of later steps (everything,
+/// when the target is elsewhere), a fresh start everything: renamed, never removed.
+void set_aside_for(parallel::Communicator& comm, const std::filesystem::path& run_dir,
+                   const std::string& resume, const std::optional<std::filesystem::path>& target,
+                   std::vector<std::string>& notes);
+
+/// Whether `folder` is one of the run's own checkpoints.
+bool is_step_of(const std::filesystem::path& run_dir, const std::filesystem::path& folder);
 
 enum class LoadWhat : std::uint8_t { kAll, kWeightsOnly };
 

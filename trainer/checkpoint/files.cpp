@@ -1,5 +1,7 @@
 #include "trainer/checkpoint/files.h"
 
+#include <algorithm>
+
 #include "data/io/atomic_file.h"
 #include "trainer/checkpoint/step_folder.h"
 
@@ -8,18 +10,41 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kRemoved = ".removed";
+
 bool same_folder(const fs::path& a, const std::optional<fs::path>& b) {
   std::error_code error;
   return b && fs::equivalent(a, *b, error) && !error;
 }
 
-// step-000004.tmp, step-000004.removed.tmp, step-000004.replaced.tmp.
+// step-000004.tmp, step-000004.removed.tmp, step-000004.removed-1.tmp; older k25 wrote
+// replaced.tmp.
 bool is_unfinished_step(const std::string& name) {
   if (name.rfind("step-", 0) != 0) return false;
   const std::size_t end = name.find_first_not_of("0123456789", 5);
   if (end == 5 || end == std::string::npos) return false;
   const std::string rest = name.substr(end);
-  return rest == ".tmp" || rest == ".removed.tmp" || rest == ".replaced.tmp";
+  if (rest == ".tmp" || rest == ".removed.tmp" || rest == ".replaced.tmp") return true;
+  if (!rest.starts_with(kRemoved + std::string("-")) || !rest.ends_with(".tmp")) return false;
+  const std::string number = rest.substr(9, rest.size() - 9 - 4);
+  return !number.empty() && number.find_first_not_of("0123456789") == std::string::npos;
+}
+
+// Out of the way under a name of its own, then gone, as far as that may be.
+void discard(const fs::path& unwanted, const fs::path& folder) {
+  std::error_code ignored;
+  fs::path gone = folder.string() + kRemoved + ".tmp";
+  fs::remove_all(gone, ignored);
+  for (int n = 1; fs::exists(fs::symlink_status(gone)); ++n) {
+    gone = folder.string() + kRemoved + "-" + std::to_string(n) + ".tmp";
+  }
+  fs::rename(unwanted, gone);
+  fs::remove_all(gone, ignored);
+}
+
+std::string not_removed(const fs::path& path, const std::string& reason) {
+  return path.string() + ": is no longer needed and cannot be removed: " + reason +
+         "; remove it by hand";
 }
 
 // data::write_file_atomically's temporary name of one of a run's files.
@@ -46,13 +71,49 @@ void with_file_errors(const std::function<void()>& body) {
   try {
     body();
   } catch (const fs::filesystem_error& error) {
-    fail(ErrorKind::kCheckpoint, error.what());
+    throw as_error(error);
+  }
+}
+
+fs::file_type type_at(const fs::path& path) {
+  std::error_code error;
+  const fs::file_type type = fs::status(path, error).type();
+  if (type == fs::file_type::none) {
+    fail(ErrorKind::kCheckpoint,
+         path.string() + ": k25 may not look there: " + error.message() +
+             "; every folder of the path must be open to this user (chmod +x)");
+  }
+  return type;
+}
+
+bool is_there(const fs::path& path) { return type_at(path) != fs::file_type::not_found; }
+bool is_folder(const fs::path& path) { return type_at(path) == fs::file_type::directory; }
+
+std::string json_reason(const std::exception& error) {
+  std::string reason = error.what();
+  reason = reason.substr(std::min(reason.size(), reason.find("] ") + 2));
+  for (char& c : reason) {
+    if (static_cast<unsigned char>(c) < ' ' || static_cast<unsigned char>(c) > '~') c = '?';
+  }
+  return reason;
+}
+
+void require_regular_files(const fs::path& run_dir) {
+  for (const char* name : {"lock", "config.yaml", "metrics.jsonl", "latest", "best"}) {
+    const fs::path path = run_dir / name;
+    const fs::file_type type = type_at(path);
+    if (type == fs::file_type::not_found || type == fs::file_type::regular) continue;
+    fail(ErrorKind::kCheckpoint,
+         path.string() + ": is no regular file, but a " +
+             (type == fs::file_type::directory ? "directory"
+              : type == fs::file_type::fifo    ? "pipe"
+                                               : "device or socket") +
+             ", and a run keeps a file there; remove it, or choose another run.dir");
   }
 }
 
 std::string read_pointer(const fs::path& run_dir, const std::string& pointer) {
-  std::error_code error;
-  if (!fs::is_regular_file(run_dir / pointer, error)) return "";
+  if (type_at(run_dir / pointer) != fs::file_type::regular) return "";
   std::string name = data::read_file(run_dir / pointer, ErrorKind::kCheckpoint);
   name.erase(name.find_last_not_of("\r\n") + 1);
   return name;
@@ -63,23 +124,24 @@ void write_pointer(const fs::path& run_dir, const std::string& pointer,
   data::write_file_atomically(run_dir / pointer, folder_name + "\n", ErrorKind::kCheckpoint);
 }
 
-void remove_whole(const fs::path& folder) {
-  const fs::path gone = folder.string() + ".removed.tmp";
-  fs::remove_all(gone);
-  fs::rename(folder, gone);
-  fs::remove_all(gone);
+void remove_whole(const fs::path& folder) { discard(folder, folder); }
+
+void make_unfinished(const fs::path& folder) {
+  std::error_code ignored;
+  const fs::path unfinished = folder.string() + ".tmp";
+  fs::remove_all(unfinished, ignored);
+  if (fs::exists(fs::symlink_status(unfinished))) discard(unfinished, folder);
+  fs::create_directories(unfinished);
 }
 
 void move_into_place(const fs::path& unfinished, const fs::path& folder) {
-  const fs::path replaced = folder.string() + ".replaced.tmp";
-  fs::remove_all(replaced);
-  if (fs::exists(folder)) fs::rename(folder, replaced);
+  if (fs::exists(folder)) discard(folder, folder);
   data::rename_durably(unfinished, folder, ErrorKind::kCheckpoint);
-  fs::remove_all(replaced);
 }
 
-void retain(const fs::path& run_dir, std::int64_t newest, std::int64_t keep,
-            const std::optional<fs::path>& resumed_from) {
+std::vector<std::string> retain(const fs::path& run_dir, std::int64_t newest, std::int64_t keep,
+                                const std::optional<fs::path>& resumed_from) {
+  std::vector<std::string> stay;
   const std::string best = read_pointer(run_dir, "best");
   const std::vector<StepFolder> steps = step_folders(run_dir);
   std::int64_t kept = 0;
@@ -87,19 +149,32 @@ void retain(const fs::path& run_dir, std::int64_t newest, std::int64_t keep,
     if (step->step > newest || ++kept <= keep) continue;
     const bool wanted = step->step == newest || step->path.filename() == best ||
                         same_folder(step->path, resumed_from);
-    if (!wanted) remove_whole(step->path);
+    if (wanted) continue;
+    try {
+      remove_whole(step->path);
+    } catch (const fs::filesystem_error& error) {
+      stay.push_back(not_removed(step->path, error.code().message()));
+    }
   }
-  remove_leftovers(run_dir);
+  for (std::string& line : remove_leftovers(run_dir)) stay.push_back(std::move(line));
+  return stay;
 }
 
-void remove_leftovers(const fs::path& run_dir) {
+std::vector<std::string> remove_leftovers(const fs::path& run_dir) {
+  std::vector<std::string> stay;
+  const auto remove = [&](const fs::path& path) {
+    std::error_code error;
+    fs::remove_all(path, error);
+    if (error) stay.push_back(not_removed(path, error.message()));
+  };
   for (const fs::path& file : entries_of(run_dir, is_partial_file)) {
-    if (fs::is_regular_file(fs::symlink_status(file))) fs::remove(file);
+    if (fs::is_regular_file(fs::symlink_status(file))) remove(file);
   }
-  if (!fs::is_directory(run_dir / "checkpoints")) return;
+  if (!is_folder(run_dir / "checkpoints")) return stay;
   for (const fs::path& folder : entries_of(run_dir / "checkpoints", is_unfinished_step)) {
-    fs::remove_all(folder);
+    remove(folder);
   }
+  return stay;
 }
 
 }  // namespace k25::trainer

@@ -139,17 +139,16 @@ class Loader {
 
   std::pair<std::int64_t, std::int64_t> byte_range(const Piece& piece, int tensor) const {
     const std::string name = dataset_name(piece.source->name, kTensorNames[tensor]);
-    const auto values = files_.at(piece.range.file).bytes(name, data::H5Type::kF32);
-    if (static_cast<std::int64_t>(values.size()) != piece.range.length * 4) {
+    const data::H5Dataset& dataset = files_.at(piece.range.file).dataset(name, data::H5Type::kF32);
+    if (dataset.bytes() != piece.range.length * 4) {
       fail(
           ErrorKind::kCheckpoint,
           fmt::format(
               "{}: dataset {} has {} bytes, the manifest says {}",
               (folder_ / manifest_.files[static_cast<std::size_t>(piece.range.file)].name).string(),
-              name, values.size(), piece.range.length * 4));
+              name, dataset.bytes(), piece.range.length * 4));
     }
-    const std::int64_t offset = files_.at(piece.range.file).layout().at(name).offset +
-                                (piece.begin - piece.range.begin) * 4;
+    const std::int64_t offset = dataset.offset + (piece.begin - piece.range.begin) * 4;
     return {offset, offset + piece.length * 4};
   }
 
@@ -157,12 +156,13 @@ class Loader {
     const Tensor targets[] = {store_.master(piece.unit), store_.m(piece.unit),
                               store_.v(piece.unit)};
     for (int t = 0; t < tensors_; ++t) {
-      const auto values =
-          files_.at(piece.range.file)
-              .values<float>(dataset_name(piece.source->name, kTensorNames[t]), data::H5Type::kF32);
+      const data::H5File& file = files_.at(piece.range.file);
+      std::vector<float> values(static_cast<std::size_t>(piece.length));
+      file.read_values(
+          file.dataset(dataset_name(piece.source->name, kTensorNames[t]), data::H5Type::kF32),
+          piece.begin - piece.range.begin, std::span(values));
       const std::int64_t at = piece.begin - store_.shard_begin(piece.unit);
-      write_from_host(store_.context(), values.data() + (piece.begin - piece.range.begin),
-                      targets[t].slice(0, at, at + piece.length));
+      write_from_host(store_.context(), values.data(), targets[t].slice(0, at, at + piece.length));
     }
   }
 

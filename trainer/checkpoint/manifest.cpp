@@ -7,6 +7,7 @@
 
 #include "data/io/atomic_file.h"
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/files.h"
 #include "trainer/checkpoint/step_folder.h"
 
 namespace k25::trainer {
@@ -83,6 +84,9 @@ void require_step_of_name(const std::filesystem::path& folder, std::int64_t step
 }
 
 Manifest manifest_from_json(const Json& j, const std::string& path) {
+  if (!j.is_object()) {
+    fail(ErrorKind::kCheckpoint, path + ": damaged manifest: it holds no JSON object");
+  }
   if (j.at("format") != kFormat || j.at("version") != kVersion) {
     fail(ErrorKind::kCheckpoint,
          fmt::format("{}: format '{}' version {} is not known; this k25 reads '{}' version {}",
@@ -139,10 +143,7 @@ std::string to_json(const Manifest& manifest) {
 
 Manifest read_manifest(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / kManifestName;
-  std::error_code unreadable;
-  const bool there = std::filesystem::exists(path, unreadable);
-  if (unreadable) fail(ErrorKind::kCheckpoint, path.string() + ": " + unreadable.message());
-  if (!there) {
+  if (!is_there(path)) {
     fail(ErrorKind::kCheckpoint,
          folder.string() + ": no " + kManifestName + ", so this checkpoint is unfinished or none");
   }
@@ -152,7 +153,7 @@ Manifest read_manifest(const std::filesystem::path& folder) {
     require_step_of_name(folder, manifest.state.step);
     return manifest;
   } catch (const Json::exception& error) {
-    fail(ErrorKind::kCheckpoint, path.string() + ": damaged manifest: " + error.what());
+    fail(ErrorKind::kCheckpoint, path.string() + ": damaged manifest: " + json_reason(error));
   }
 }
 

@@ -27,7 +27,7 @@ std::string list_of_steps(const fs::path& run_dir) {
 }
 
 fs::path named_path(const fs::path& path) {
-  if (fs::exists(path / kManifestName)) return path;
+  if (is_there(path / kManifestName)) return path;
   const std::vector<StepFolder> steps = step_folders(path);
   if (!steps.empty()) return steps.back().path;
   fail(ErrorKind::kCheckpoint,
@@ -69,14 +69,18 @@ std::vector<std::string> find_candidates(const fs::path& run_dir, const std::str
 
 // What an earlier run left here is set aside, not overwritten.
 void set_aside(const fs::path& run_dir, const std::string& why, std::vector<std::string>& notes) {
-  if (step_folders(run_dir).empty() && !fs::is_regular_file(run_dir / "metrics.jsonl")) return;
-  int n = 1;
-  while (fs::exists(run_dir / fmt::format("checkpoints.before-{}", n)) ||
-         fs::exists(run_dir / fmt::format("metrics.jsonl.before-{}", n))) {
-    ++n;
-  }
+  if (step_folders(run_dir).empty() && !is_there(run_dir / "metrics.jsonl")) return;
   // The checkpoints last: as long as they are there, a second try does the rest.
-  for (const char* name : {"latest", "best", "metrics.jsonl", "tensorboard", "checkpoints"}) {
+  const auto names = {"latest",      "best",        "metrics.jsonl",
+                      "tensorboard", "config.yaml", "checkpoints"};
+  const auto is_taken = [&](int n) {
+    return std::any_of(names.begin(), names.end(), [&](const char* name) {
+      return fs::exists(run_dir / fmt::format("{}.before-{}", name, n));
+    });
+  };
+  int n = 1;
+  while (is_taken(n)) ++n;
+  for (const char* name : names) {
     if (!fs::exists(run_dir / name)) continue;
     data::rename_durably(run_dir / name, run_dir / fmt::format("{}.before-{}", name, n),
                          ErrorKind::kCheckpoint);
@@ -169,38 +173,36 @@ std::vector<StepFolder> step_folders(const fs::path& run_dir) {
 
 std::string step_folder_name(std::int64_t step) { return fmt::format("step-{:06}", step); }
 
+bool is_step_of(const fs::path& run_dir, const fs::path& folder) {
+  const std::vector<StepFolder> steps = step_folders(run_dir);
+  return std::any_of(steps.begin(), steps.end(),
+                     [&](const StepFolder& step) { return fs::equivalent(step.path, folder); });
+}
+
 std::optional<fs::path> find_resume_target(parallel::Communicator& comm, const fs::path& run_dir,
                                            const std::string& resume,
                                            std::vector<std::string>& notes) {
   const std::vector<std::string> folders =
       on_rank0(comm, [&] { return find_candidates(run_dir, resume); });
-  const auto add = [&](const std::vector<std::string>& more) {
-    notes.insert(notes.end(), more.begin(), more.end());
-  };
-  const auto start_over = [&](const std::string& why) {
-    add(on_rank0(comm, [&] {
-      std::vector<std::string> done;
-      set_aside(run_dir, why, done);
-      return done;
-    }));
-  };
-  if (resume == "none") {
-    start_over("--resume none");
-    return std::nullopt;
-  }
-  if (resume == "auto") {
-    const std::optional<fs::path> newest = first_valid(comm, run_dir, folders, notes);
-    if (!newest) start_over("there is no checkpoint to go on from");
-    return newest;
-  }
-  const fs::path target = folders.front();
-  verify_together(comm, target);
-  add(on_rank0(comm, [&] {
-    std::vector<std::string> done;
-    abandon_others(run_dir, target, resume, done);
-    return done;
-  }));
-  return target;
+  if (resume == "none") return std::nullopt;
+  if (resume == "auto") return first_valid(comm, run_dir, folders, notes);
+  verify_together(comm, folders.front());
+  return folders.front();
+}
+
+void set_aside_for(parallel::Communicator& comm, const fs::path& run_dir, const std::string& resume,
+                   const std::optional<fs::path>& target, std::vector<std::string>& notes) {
+  const std::vector<std::string> done = on_rank0(comm, [&] {
+    std::vector<std::string> lines;
+    if (!target) {
+      const bool told = resume == "none";
+      set_aside(run_dir, told ? "--resume none" : "there is no checkpoint to go on from", lines);
+    } else if (resume != "auto") {
+      abandon_others(run_dir, *target, resume, lines);
+    }
+    return lines;
+  });
+  notes.insert(notes.end(), done.begin(), done.end());
 }
 
 }  // namespace k25::trainer

@@ -12,6 +12,7 @@
 #include <filesystem>
 
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/files.h"
 
 namespace k25::trainer {
 namespace {
@@ -38,8 +39,7 @@ std::string read_owner(int fd) {
 // A run scatters its files over run.dir: a folder that holds something else is refused.
 void require_run_directory(const fs::path& folder) {
   for (const char* mark : {"lock", "config.yaml", "checkpoints"}) {
-    std::error_code error;
-    if (fs::exists(folder / mark, error)) return;
+    if (is_there(folder / mark)) return;
   }
   std::error_code error;
   if (fs::is_empty(folder, error) || error) return;
@@ -48,10 +48,24 @@ void require_run_directory(const fs::path& folder) {
            "' holds files that are no k25 run; choose a new or an empty folder");
 }
 
+[[noreturn]] void fail_to_write(const fs::path& lock) {
+  const int reason = errno;
+  fail(ErrorKind::kCheckpoint,
+       lock.string() + ": cannot be opened and written: " + std::strerror(reason) +
+           "; this user must be able to write there: choose another run.dir, or mend its "
+           "permissions or its disk");
+}
+
 // create_directories that says what it made.
 void make_folders(const fs::path& folder, std::vector<fs::path>& made) {
   fs::path path;
   for (const fs::path& part : folder) {
+    if (part == ".." && !made.empty()) {
+      fail(ErrorKind::kCheckpoint, "run.dir: '" + folder.string() + "': there is no folder '" +
+                                       path.string() +
+                                       "' to go up from; write the path without "
+                                       "'..'");
+    }
     path /= part;
     std::error_code error;
     if (fs::is_directory(path, error)) continue;
@@ -70,6 +84,7 @@ RunLock::RunLock(const fs::path& run_dir) : run_dir_(run_dir), path_(run_dir / "
   try {
     make_folders(run_dir_, made_);
     require_run_directory(run_dir_);
+    require_regular_files(run_dir_);
     open_and_take();
     sign();
   } catch (const Error&) {
@@ -87,9 +102,9 @@ void RunLock::open_and_take() {
     if (fd_ >= 0) close(fd_);
     fd_ = open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     made_lock_ = fd_ >= 0;
-    if (fd_ < 0 && errno == EEXIST) fd_ = open(path_.c_str(), O_RDWR | O_CLOEXEC);
+    if (fd_ < 0 && errno == EEXIST) fd_ = open(path_.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
     if (fd_ < 0 && errno == ENOENT) continue;
-    if (fd_ < 0) fail(ErrorKind::kCheckpoint, path_.string() + ": " + std::strerror(errno));
+    if (fd_ < 0) fail_to_write(path_);
     if (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
       const int reason = errno;
       made_lock_ = false;
@@ -112,7 +127,7 @@ void RunLock::sign() {
   owner_ = fmt::format("pid {} on host {} since {}", getpid(), host, now_text());
   if (ftruncate(fd_, 0) != 0 ||
       pwrite(fd_, owner_.data(), owner_.size(), 0) != static_cast<ssize_t>(owner_.size())) {
-    fail(ErrorKind::kCheckpoint, path_.string() + ": " + std::strerror(errno));
+    fail_to_write(path_);
   }
 }
 

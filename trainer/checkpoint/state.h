@@ -20,6 +20,7 @@ struct TrainState {
   std::string corpus_digest;
   std::string
       order_digest;  ///< SHA-256 of what else fixes the sample order: sequence, training documents
+  std::string tokenizer_digest;       ///< SHA-256 of tokenizer.model; "" in older checkpoints
   std::string config_digest;          ///< SHA-256 of the resolved config
   std::string init_digest;            ///< of what train.init_from named; "" when fresh
   std::int64_t slots = 0, batch = 0;  ///< reduce.slots and train.batch as resolved
@@ -28,7 +29,7 @@ struct TrainState {
 };
 
 std::string to_json(const TrainState& state);
-/// Throws kCheckpoint naming `file` and the key.
+/// Throws kCheckpoint naming `file`, the key and the value: a counter out of its range, too.
 TrainState state_from_json(const std::string& text, const std::string& file);
 
 }  // namespace k25::trainer

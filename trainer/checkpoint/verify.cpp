@@ -40,7 +40,7 @@ void require_datasets(const std::filesystem::path& folder, const Manifest& manif
       if (static_cast<std::size_t>(range.file) != index) continue;
       for (const char* tensor : kTensorNames) {
         const std::string name = dataset_name(unit.name, tensor);
-        const auto bytes = static_cast<std::int64_t>(file.bytes(name, data::H5Type::kF32).size());
+        const auto bytes = file.dataset(name, data::H5Type::kF32).bytes();
         if (bytes == range.length * 4) continue;
         fail(ErrorKind::kCheckpoint,
              fmt::format("{}: dataset {} has {} bytes, the manifest says {}", path.string(), name,

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -84,7 +85,8 @@ struct CheckpointWriter::Impl {
   TrainState state;  // of the pending save
   TensorDigests digests;
   std::int64_t saved_step = -1;
-  std::int64_t best = -1;  // step to point RUN/best at when it is committed
+  std::int64_t best = -1;      // step to point RUN/best at when it is committed
+  std::set<std::string> told;  // of what could not be removed: once each
   double seconds = 0.0;
 
   bool writes_file() const { return mesh.coordinate().replicate == 0; }
@@ -107,7 +109,7 @@ struct CheckpointWriter::Impl {
   void commit();
   Manifest make_manifest(const std::vector<std::string>& file_digests) const;
   void publish(const Manifest& manifest) const;
-  void point_and_retain() const;
+  void point_and_retain();
   void report_failure(const std::string& message) const;
   void require_held() const;
 };
@@ -172,7 +174,7 @@ void CheckpointWriter::Impl::start_writing() {
   try {
     writer = std::thread([this] { write_file(); });
   } catch (const std::system_error& error) {
-    failure = std::string("no thread for writing can be started: ") + error.what();
+    failure = as_error(error).what();
     written = true;
   }
 }
@@ -211,15 +213,21 @@ void CheckpointWriter::Impl::publish(const Manifest& manifest) const {
   if (is_root()) with_file_errors([&] { move_into_place(unfinished(), folder()); });
 }
 
-void CheckpointWriter::Impl::point_and_retain() const {
+void CheckpointWriter::Impl::point_and_retain() {
   kill_at("after_rename_before_latest");
   if (!is_root()) return;
   write_pointer(run_dir, "latest", step_folder_name(state.step));
   if (best == state.step) write_pointer(run_dir, "best", step_folder_name(best));
+  std::vector<std::string> stay;
   try {
-    with_file_errors([&] { retain(run_dir, state.step, config.keep, resumed_from); });
+    with_file_errors([&] { stay = retain(run_dir, state.step, config.keep, resumed_from); });
   } catch (const Error& error) {  // the new checkpoint is complete all the same
-    fmt::print(stderr, "k25: warning: an old checkpoint was not removed: {}\n", error.what());
+    stay = {error.what()};
+  }
+  for (const std::string& line : stay) {
+    if (told.insert(line).second) {
+      fmt::print(stderr, "k25: warning: an old checkpoint was not removed: {}\n", line);
+    }
   }
 }
 
@@ -315,10 +323,7 @@ void CheckpointWriter::Impl::save(const TrainState& now) {
   try {
     collectively(mesh.world().comm(), "checkpoint folder", [&] {
       if (!is_root()) return;
-      with_file_errors([&] {
-        fs::remove_all(unfinished());
-        fs::create_directories(unfinished());
-      });
+      with_file_errors([&] { make_unfinished(folder()); });
     });
   } catch (const parallel::AgreedError& error) {
     return report_failure(

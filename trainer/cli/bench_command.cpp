@@ -7,12 +7,12 @@
 
 #include "data/corpus/corpus.h"
 #include "data/io/atomic_file.h"
-#include "kernels/core/host_access.h"
 #include "kernels/core/philox.h"
 #include "kernels/core/stopwatch.h"
-#include "kernels/gemm/gemm.h"
 #include "parallel/comm/agree.h"
+#include "trainer/cli/bench_op.h"
 #include "trainer/cli/commands.h"
+#include "trainer/cli/gemm_ceiling.h"
 #include "trainer/cli/options.h"
 #include "trainer/config/parse.h"
 #include "trainer/config/places.h"
@@ -82,59 +82,11 @@ class RandomCorpus {
   std::string folder_;
 };
 
-// GFLOP/s of the project's own GEMM on one rank, in the run's precision: the ceiling that the step
-// is held against. On a GPU sustained, over a second of products on random numbers.
-double gemm_ceiling(Runtime& runtime, DType precision) {
-  const bool gpu = runtime.device() == Device::kCuda;
-  const std::int64_t size = gpu ? 8192 : 768;
-  const DType dtype = gpu ? precision : DType::kFloat32;
-  const auto plan = kernels::gemm_plan({.m = size,
-                                        .n = size,
-                                        .k = size,
-                                        .transpose_b = kernels::Transpose::kYes,
-                                        .dtype_ab = dtype,
-                                        .dtype_d = dtype,
-                                        .device = runtime.device()});
-  const Bytes bytes = bytes_of(Elems{size * size}, dtype);
-  const Buffer memory(Bytes{3 * bytes.n}, runtime.allocator()),
-      scratch(plan.workspace_bytes, runtime.allocator());
-  const auto matrix = [&](std::int64_t i) {
-    return memory.view(dtype, {size, size}, Bytes{i * bytes.n});
-  };
-  const Philox random(1, 0, "gemm ceiling");
-  for (int m = 0; m < 2; ++m) {
-    fill_on_host(runtime.context(), matrix(m), [&](const Tensor& t) {
-      for (std::int64_t i = 0; i < t.numel(); ++i) {
-        const float x = random.uniform(static_cast<std::uint64_t>(i)) - 0.5F;
-        if (dtype == DType::kBFloat16) {
-          t.data<BFloat16>()[i] = BFloat16(x);
-        } else {
-          t.data<float>()[i] = x;
-        }
-      }
-    });
-  }
-  const int batch = gpu ? 64 : 1;  // products between two waits
-  double best = 0.0;
-  for (int i = 0; i < 8; ++i) {
-    const Stopwatch watch;
-    for (int b = 0; b < batch; ++b) {
-      kernels::gemm_forward(runtime.context(), plan, {matrix(0), matrix(1)}, {matrix(2)},
-                            {scratch.data(), scratch.size()});
-    }
-    runtime.mesh().wait(runtime.context());
-    const double gflop = 2.0e-9 * static_cast<double>(size * size * size) * batch;
-    const double rate = gflop / watch.seconds();
-    best = gpu ? rate : std::max(best, rate);  // a GPU slows down as it warms up
-  }
-  return best;
-}
-
 void run_bench_step(const BenchArguments& arguments, const CommandContext& command) {
   parallel::World& world = *command.world;
   ParsedConfig parsed;
-  const std::string text = parallel::from_rank0(
-      world.comm(), "config", [&] { return data::read_file(arguments.config, ErrorKind::kUsage); });
+  const std::string text = parallel::from_rank0(world.comm(), "config",
+                                                [&] { return read_config_file(arguments.config); });
   parallel::collectively(world.comm(), "config", [&] {
     parsed = parse_config(text, arguments.config, arguments.overrides, world.size());
   });
@@ -185,6 +137,48 @@ void run_bench_step(const BenchArguments& arguments, const CommandContext& comma
   }
 }
 
+struct OpArguments {
+  OpSizes sizes;
+  std::string device = "auto", precision = "bf16";
+};
+
+void declare_op_options(CLI::App& app, OpArguments& op) {
+  const auto size = [&](const char* name, std::int64_t& value, const char* help) {
+    app.add_option(name, value, help)->transform(integer_option(1, 1 << 24))->capture_default_str();
+  };
+  size("--rows", op.sizes.rows, "tokens of a micro-batch");
+  size("--sequence", op.sizes.tokens, "tokens of a sequence; divides --rows");
+  size("--hidden", op.sizes.hidden, "");
+  size("--heads", op.sizes.heads, "");
+  size("--kv-heads", op.sizes.kv_heads, "divides --heads");
+  size("--head-dim", op.sizes.head_dim, "");
+  size("--ffn", op.sizes.ffn, "");
+  size("--vocab", op.sizes.vocab, "");
+  app.add_option("--device", op.device, "auto, cpu or cuda, as train.device")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str();
+  app.add_option("--precision", op.precision, "fp32 or bf16")
+      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->capture_default_str();
+}
+
+void run_ops(OpArguments& op, const CommandContext& command) {
+  if (op.sizes.rows % op.sizes.tokens != 0) {
+    fail(ErrorKind::kUsage,
+         fmt::format("--sequence {} does not divide --rows {}", op.sizes.tokens, op.sizes.rows));
+  }
+  op.sizes.precision = op.precision == "bf16" ? DType::kBFloat16 : DType::kFloat32;
+  Config config;
+  config.mesh.shard = command.world->size();
+  config.run.cpu_threads = 1;
+  config.train.device = op.device == "cpu"    ? DeviceChoice::kCpu
+                        : op.device == "cuda" ? DeviceChoice::kCuda
+                                              : DeviceChoice::kAuto;
+  std::vector<std::string> warnings;
+  Runtime runtime(*command.world, config, warnings);
+  run_bench_op(runtime, op.sizes);
+}
+
 }  // namespace
 
 Command add_bench(CLI::App& root) {
@@ -196,13 +190,21 @@ Command add_bench(CLI::App& root) {
   step->add_option("--set", arguments->overrides, "override one key: a.b=value (repeatable)")
       ->allow_extra_args(false);
   step->add_option("--steps", arguments->steps, "timed steps")
-      ->check(integer_option(1, 1'000'000'000))
+      ->transform(integer_option(1, 1'000'000'000))
       ->capture_default_str();
   step->add_option("--warmup", arguments->warmup, "steps before")
-      ->check(integer_option(0, 1'000'000'000))
+      ->transform(integer_option(0, 1'000'000'000))
       ->capture_default_str();
-  return {app, Needs::kWorld,
-          [arguments](const CommandContext& context) { run_bench_step(*arguments, context); }};
+  auto op = std::make_shared<OpArguments>();
+  CLI::App* ops = app->add_subcommand("op", "every op at one size");
+  declare_op_options(*ops, *op);
+  return {app, Needs::kWorld, [arguments, op, ops](const CommandContext& context) {
+            if (ops->parsed()) {
+              run_ops(*op, context);
+            } else {
+              run_bench_step(*arguments, context);
+            }
+          }};
 }
 
 }  // namespace k25::trainer

@@ -46,7 +46,7 @@ Command add_config(CLI::App& root) {
   app->add_option("--set", arguments->overrides, "override one key: a.b=value (repeatable)")
       ->allow_extra_args(false);
   app->add_option("--ranks", arguments->ranks, "resolve for this many ranks")
-      ->check(integer_option(1, kMaxRanks));
+      ->transform(integer_option(1, kMaxRanks));
   app->add_flag("--keys", arguments->keys, "list every key with type, default and meaning");
   return {app, Needs::kNothing, [arguments](const CommandContext&) { run_config(*arguments); }};
 }

@@ -7,13 +7,14 @@
 #include "trainer/cli/options.h"
 #include "trainer/config/places.h"
 #include "trainer/eval/evaluate.h"
+#include "trainer/train/adopt.h"
 #include "trainer/train/load_run.h"
 
 namespace k25::trainer {
 namespace {
 
 struct EvalArguments {
-  std::string path, which = "best";
+  std::string path, which;
   std::vector<std::string> overrides;
   std::int64_t batch = 4;
 };
@@ -32,12 +33,19 @@ void print_result(const EvalRecord& eval, const UnigramBaseline& baseline, std::
   }
 }
 
-void require_vocabulary(const data::Corpus& corpus, const Config& config) {
-  if (corpus.info().vocab <= config.model.vocab) return;
+void require_tokenizer_of(const LoadedRun& run, const data::Corpus& corpus) {
+  const Config& config = run.parsed.config;
+  const std::string& trained = run.info.state.tokenizer_digest;  // "" in older checkpoints
+  const std::string given = tokenizer_digest(corpus.tokenizer_path());
+  const bool same = trained.empty() || given == trained;
+  if (corpus.info().vocab <= config.model.vocab && same) return;
   fail(ErrorKind::kData,
-       fmt::format("{}: the corpus has a vocabulary of {}, the model has {}; evaluate on a corpus "
-                   "made with the tokenizer of the run (k25 prepare --tokenizer)",
-                   config.data.train, corpus.info().vocab, config.model.vocab));
+       fmt::format(
+           "{}: the corpus has a vocabulary of {}, the model has {}; its tokenizer's SHA-256 "
+           "is {}, the run was trained with {}; evaluate on a corpus made with the "
+           "tokenizer of the run (k25 prepare --tokenizer)",
+           config.data.train, corpus.info().vocab, config.model.vocab, given,
+           trained.empty() ? "one that was not recorded" : trained));
 }
 
 void run_eval(const EvalArguments& arguments, const CommandContext& context) {
@@ -51,7 +59,7 @@ void run_eval(const EvalArguments& arguments, const CommandContext& context) {
   parallel::collectively(world.comm(), "corpus", [&] {
     with_places(run.parsed, [&] {
       corpus = std::make_unique<data::Corpus>(config.data.train);
-      require_vocabulary(*corpus, config);
+      require_tokenizer_of(run, *corpus);
       split =
           data::split_documents(*corpus, config.data.validation, data::TrainingSide::kMayBeEmpty);
     });
@@ -71,12 +79,12 @@ Command add_eval(CLI::App& root) {
   auto arguments = std::make_shared<EvalArguments>();
   CLI::App* app = root.add_subcommand("eval", "validation loss of a checkpoint, by domain");
   app->add_option("RUN", arguments->path, "run directory or checkpoint folder")->required();
-  app->add_option("--checkpoint", arguments->which, "best | latest | step:N")
-      ->capture_default_str();
+  app->add_option("--checkpoint", arguments->which, "of a run: best | latest | step:N")
+      ->default_str("best");
   app->add_option("--set", arguments->overrides, "override one key: a.b=value (repeatable)")
       ->allow_extra_args(false);
   app->add_option("--batch", arguments->batch, "sequences per forward pass")
-      ->check(integer_option(1, kMaxBatch))
+      ->transform(integer_option(1, kMaxBatch))
       ->capture_default_str();
   return {app, Needs::kWorld,
           [arguments](const CommandContext& context) { run_eval(*arguments, context); }};

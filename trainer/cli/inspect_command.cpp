@@ -1,10 +1,13 @@
 #include <fmt/format.h>
 
+#include <fstream>
 #include <memory>
+#include <string>
 
 #include "data/corpus/corpus.h"
 #include "data/io/atomic_file.h"
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/files.h"
 #include "trainer/checkpoint/step_folder.h"
 #include "trainer/cli/commands.h"
 #include "trainer/cli/options.h"
@@ -16,11 +19,37 @@ namespace {
 namespace fs = std::filesystem;
 
 struct InspectArguments {
-  std::string path, which = "latest";
+  std::string path, which;
   bool hash = false, config = false;
 };
 
-void print_corpus(const fs::path& manifest) {
+// The options choose from a run and its checkpoints.
+void refuse_options_of_runs(const InspectArguments& arguments) {
+  const char* given = !arguments.which.empty() ? "--checkpoint"
+                      : arguments.hash         ? "--hash"
+                      : arguments.config       ? "--config"
+                                               : nullptr;
+  if (given == nullptr) return;
+  fail(ErrorKind::kUsage, fmt::format("{}: '{}' is a corpus, and this option is for runs and "
+                                      "checkpoints; leave it out",
+                                      given, arguments.path));
+}
+
+// A parser of JSON has nothing to say to people about such a file.
+void require_text(const fs::path& file) {
+  char start[512] = {};
+  std::ifstream in(file, std::ios::binary);
+  in.read(start, sizeof start);
+  const std::string bytes(start, static_cast<std::size_t>(in.gcount()));
+  if (bytes.find('\0') == std::string::npos) return;
+  const bool h5 = bytes.starts_with("\x89HDF");
+  fail(ErrorKind::kData,
+       fmt::format("{}: {}, and no manifest of a corpus; give the folder that it lies in",
+                   file.string(), h5 ? "an HDF5 file" : "a binary file"));
+}
+
+void print_corpus(const InspectArguments& arguments, const fs::path& manifest) {
+  refuse_options_of_runs(arguments);
   const data::Corpus corpus(manifest);
   const data::CorpusInfo& info = corpus.info();
   fmt::print(
@@ -67,7 +96,7 @@ bool is_gone(const fs::path& folder) {
 void print_checkpoint(const fs::path& path, const InspectArguments& arguments) {
   constexpr int kTries = 20;
   for (int i = 1;; ++i) {
-    const fs::path folder = find_checkpoint(path, arguments.which);
+    const fs::path folder = find_checkpoint(path, arguments.which, "latest");
     try {
       fmt::print("{}", describe_checkpoint(folder, arguments));
       return;
@@ -90,20 +119,26 @@ void print_run(const fs::path& run_dir) {
   }
 }
 
-// By what its manifest says of itself, so that a damaged corpus is reported as one.
+// By the files beside the manifest, or what it says of itself: a damaged corpus is reported as one.
 bool is_corpus(const fs::path& folder) {
   const fs::path manifest = folder / "manifest.json";
-  if (!fs::is_regular_file(manifest)) return fs::exists(folder / "tokenizer.model");
-  return data::read_file(manifest, ErrorKind::kData).find("\"k25-corpus\"") != std::string::npos;
+  const bool single = type_at(manifest) == fs::file_type::regular;
+  if (!single && is_there(folder / "checkpoints")) return false;
+  if (is_there(folder / "tokenizer.model") || is_there(folder / "tokens-00000.h5")) return true;
+  return single &&
+         data::read_file(manifest, ErrorKind::kData).find("\"k25-corpus\"") != std::string::npos;
 }
 
 void run_inspect(const InspectArguments& arguments) {
   const fs::path path = arguments.path;
   require_path(arguments.path);
-  if (fs::is_regular_file(path)) return print_corpus(path);
-  if (is_corpus(path)) return print_corpus(path / "manifest.json");
+  if (type_at(path) == fs::file_type::regular) {
+    require_text(path);
+    return print_corpus(arguments, path);
+  }
+  if (is_corpus(path)) return print_corpus(arguments, path / "manifest.json");
   print_checkpoint(path, arguments);
-  if (fs::is_directory(path / "checkpoints")) print_run(path);
+  if (is_folder(path / "checkpoints")) print_run(path);
 }
 
 }  // namespace
@@ -115,7 +150,7 @@ Command add_inspect(CLI::App& root) {
   app->add_option("PATH", arguments->path, "corpus, run directory or checkpoint folder")
       ->required();
   app->add_option("--checkpoint", arguments->which, "of a run: latest | best | step:N")
-      ->capture_default_str();
+      ->default_str("latest");
   app->add_flag("--hash", arguments->hash,
                 "digest of parameters and moments, the same for every rank count");
   app->add_flag("--config", arguments->config, "print the configuration stored in the checkpoint");

@@ -11,14 +11,17 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <sstream>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <vector>
 
 #include "parallel/comm/agree.h"
+#include "trainer/cli/command_line.h"
 #include "trainer/cli/commands.h"
 #include "trainer/cli/signals.h"
-#include "trainer/config/yaml_tree.h"
+#include "trainer/config/printable.h"
 
 namespace {
 
@@ -29,14 +32,6 @@ using k25::parallel::World;
 
 constexpr const char* kVersion = "0.1.0";
 
-// Known before MPI is: so that a bad command line is reported once, by rank 0.
-bool is_first_process() {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
-    if (const char* value = std::getenv(name)) return std::atoi(value) == 0;
-  }
-  return true;
-}
-
 // A file opened in the place of a closed standard stream would receive what is printed.
 void open_standard_streams() {
   for (int fd = 0; fd <= 2; ++fd) {
@@ -45,17 +40,22 @@ void open_standard_streams() {
   }
 }
 
-Error as_error(const std::exception& error) {
+Error error_of(const std::exception& error) {
   const auto* system = dynamic_cast<const std::system_error*>(&error);
   if (system != nullptr && std::ferror(stdout) != 0) {
     return {ErrorKind::kCheckpoint,
             "standard output cannot be written: " + system->code().message()};
   }
-  return {ErrorKind::kInternal, error.what()};
+  return k25::as_error(error);
 }
 
 void print_error(const Error& error) {
-  fmt::print(stderr, "k25: error: {}\n", error.what());
+  std::istringstream lines(error.what());
+  std::string text;
+  for (std::string line; std::getline(lines, line);) {
+    text += (text.empty() ? "" : "\n") + k25::trainer::printable(line);
+  }
+  fmt::print(stderr, "k25: error: {}\n", text);
   if (error.kind() == ErrorKind::kInternal) {
     fmt::print(stderr, "k25: this is a bug of k25 ({}:{}), please report it\n",
                error.where().file_name(), error.where().line());
@@ -67,7 +67,7 @@ void print_error(const Error& error) {
 bool somebody_else_speaks(World& world) {
   constexpr int kMostTurns = 20;
   for (int turn = 0; turn < std::min(world.rank(), kMostTurns) && !world.peer_failed(); ++turn) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
   return world.peer_failed();
 }
@@ -85,61 +85,34 @@ int end_with(World& world, k25::trainer::SignalWatcher& signals, const Error& er
   return error.exit_code();  // abort does not return
 }
 
-int run_with_world(const k25::trainer::Command& command) {
-  const std::unique_ptr<World> world = World::create({});
+int run_with_world(const k25::trainer::Command& command, k25::trainer::Arguments arguments) {
+  const std::unique_ptr<World> world = World::create({.timeout = k25::parallel::start_timeout()});
   k25::trainer::SignalWatcher signals(world.get());
   try {
+    k25::trainer::require_same_command_line(world->comm(), arguments);
     command.run({world.get(), &signals.save_and_stop(), &signals});
     world->finish();
     return 0;
   } catch (const Error& error) {
     return end_with(*world, signals, error);
   } catch (const std::exception& error) {
-    return end_with(*world, signals, as_error(error));
+    return end_with(*world, signals, error_of(error));
   }
 }
 
 int run_alone(const k25::trainer::Command& command) {
-  if (!is_first_process()) return 0;  // under mpirun, one process does the work
+  if (!k25::trainer::is_first_process()) return 0;  // under mpirun, one process does the work
   k25::trainer::SignalWatcher signals(nullptr);
   command.run({nullptr, &signals.save_and_stop(), &signals});
   return 0;
 }
 
-// CLI11 only says how many values it wants and how many it got.
-std::string wrong_count(const CLI::App& app) {
-  for (const CLI::Option* option : app.get_options()) {
-    if (option->get_items_expected_max() == 1 && option->count() > 1) {
-      return fmt::format("{} is given {} times: give it once", option->get_name(), option->count());
-    }
-  }
-  return "";
-}
-
-// CLI11 only says that a subcommand is required when the first word is none.
-std::string command_line_problem(const CLI::App& app, const CLI::ParseError& error, int argc,
-                                 char** argv) {
-  const CLI::App* level = &app;
-  for (int i = 1; i < argc; ++i) {
-    const CLI::App* next = nullptr;
-    std::vector<std::string> names;
-    for (const CLI::App* command : level->get_subcommands(nullptr)) {
-      names.push_back(command->get_name());
-      if (names.back() == argv[i]) next = command;
-    }
-    if (names.empty() || argv[i][0] == '-') break;
-    if (next != nullptr) {
-      level = next;
-      continue;
-    }
-    const std::string near = k25::trainer::nearest(argv[i], names);
-    return fmt::format("unknown command '{}'{}", argv[i],
-                       near.empty() ? "" : " (did you mean '" + near + "'?)");
-  }
-  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
-    if (const std::string told = wrong_count(*level); !told.empty()) return told;
-  }
-  return error.what();
+int show(const CLI::App& app, const CLI::ParseError& help_or_version) {
+  if (!k25::trainer::is_first_process()) return 0;
+  std::ostringstream out, none;
+  const int code = app.exit(help_or_version, out, none);
+  fmt::print("{}", out.str());
+  return code;
 }
 
 int parse_and_run(int argc, char** argv) {
@@ -150,25 +123,24 @@ int parse_and_run(int argc, char** argv) {
   const std::vector<Command> commands = {add_prepare(app), add_train(app),  add_eval(app),
                                          add_sample(app),  add_config(app), add_inspect(app),
                                          add_bench(app)};
+  const Arguments arguments(argv + std::min(argc, 1), argv + argc);
+  std::string problem;
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) {  // --help, --version
-      return is_first_process() ? app.exit(error) : 0;
-    }
-    if (is_first_process()) {
-      fmt::print(stderr, "k25: error: {}; see 'k25 --help' or 'k25 COMMAND --help'\n",
-                 command_line_problem(app, error, argc, argv));
-    } else {  // mpirun ends the job with its first failed process: rank 0 must have spoken by then
-      std::this_thread::sleep_for(std::chrono::seconds(1));
-    }
+    const bool shows = error.get_exit_code() == 0;  // --help, --version
+    problem = shows ? problem_of_several_programs() : command_line_problem(app, error, arguments);
+    if (problem.empty()) return show(app, error);
+  }
+  const auto chosen =
+      std::ranges::find_if(commands, [](const Command& c) { return c.app->parsed(); });
+  const bool alone = chosen == commands.end() || chosen->needs == Needs::kNothing;
+  if (problem.empty() && alone) problem = problem_of_several_programs();
+  if (!problem.empty()) {
+    tell_usage_error(problem);
     return static_cast<int>(ErrorKind::kUsage);
   }
-  for (const Command& command : commands) {
-    if (!command.app->parsed()) continue;
-    return command.needs == Needs::kWorld ? run_with_world(command) : run_alone(command);
-  }
-  return static_cast<int>(ErrorKind::kUsage);
+  return alone ? run_alone(*chosen) : run_with_world(*chosen, arguments);
 }
 
 }  // namespace
@@ -183,7 +155,10 @@ int main(int argc, char** argv) {
     print_error(error);
     code = error.exit_code();
   } catch (const std::exception& error) {
-    const Error known = as_error(error);
+    // Without a world, of a limit that holds on every rank (no thread can be started): the launcher
+    // ends the job with its first failed process, and that is to be the one that speaks.
+    if (!k25::trainer::is_first_process()) std::this_thread::sleep_for(std::chrono::seconds(3));
+    const Error known = error_of(error);
     print_error(known);
     code = known.exit_code();
   }

@@ -44,7 +44,11 @@ CLI::Validator number_option(const NumberRange& range) {
 
 void require_path(const std::string& path) {
   std::error_code error;
-  if (std::filesystem::status(path, error).type() != std::filesystem::file_type::not_found) return;
+  const std::filesystem::file_type type = std::filesystem::status(path, error).type();
+  if (type == std::filesystem::file_type::none) {
+    fail(ErrorKind::kUsage, "'" + path + "': k25 may not look there: " + error.message());
+  }
+  if (type != std::filesystem::file_type::not_found) return;
   fail(ErrorKind::kUsage, "'" + path + "': no such file or folder");
 }
 

@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
-#include <limits>
 #include <string>
 
 #include "parallel/comm/communicator.h"
@@ -12,8 +11,7 @@
 namespace k25::trainer {
 
 /// CLI11's own integers take 010 for 8, and its ranges print 309 digits.
-CLI::Validator integer_option(std::int64_t low,
-                              std::int64_t high = std::numeric_limits<std::int64_t>::max());
+CLI::Validator integer_option(std::int64_t low, std::int64_t high = kMaxInteger);
 /// CLI11's own checks compare, and nan passes every comparison.
 CLI::Validator number_option(const NumberRange& range);
 

@@ -19,10 +19,11 @@ void run_prepare(const data::PrepareOptions& arguments, SignalWatcher& signals) 
   const data::PrepareReport report = data::prepare(options);
   for (const std::string& line : report.warnings) fmt::print(stderr, "k25: warning: {}\n", line);
   fmt::print(
-      "prepared {}: {} files, {} links skipped, {} documents, {} exact duplicates, {} near-"
-      "duplicates, {} dropped, {} bytes of text, {} tokens\n",
-      options.out.string(), report.files, report.links_skipped, report.documents,
-      report.exact_duplicates, report.near_duplicates, report.dropped, report.bytes, report.tokens);
+      "prepared {}: {} files, {} links and {} hidden names skipped, {} documents, {} exact "
+      "duplicates, {} near-duplicates, {} dropped, {} bytes of text, {} tokens\n",
+      options.out.string(), report.files, report.links_skipped, report.hidden_skipped,
+      report.documents, report.exact_duplicates, report.near_duplicates, report.dropped,
+      report.bytes, report.tokens);
   for (const std::string& line : report.notes) fmt::print("  {}\n", line);
 }
 
@@ -34,15 +35,15 @@ Command add_prepare(CLI::App& root) {
   app->add_option("DIR", options->folders, "folders of text, Markdown and JSONL")->required();
   app->add_option("--out", options->out, "corpus folder to create")->required();
   app->add_option("--vocab", options->vocab, "vocabulary of a new tokenizer")
-      ->check(integer_option(258, std::numeric_limits<std::int32_t>::max()))
+      ->transform(integer_option(258, std::numeric_limits<std::int32_t>::max()))
       ->capture_default_str();
   app->add_option("--tokenizer", options->tokenizer, "reuse this tokenizer model");
   app->add_option("--containment", options->containment,
                   "share of a document's shingles from which it is a near-duplicate")
-      ->check(number_option({0.0, 1.0, Bound::kExclusive}))
+      ->transform(number_option({0.0, 1.0, Bound::kExclusive}))
       ->capture_default_str();
   app->add_option("--max-file-tokens", options->max_file_tokens, "start a new file beyond")
-      ->check(integer_option(1))
+      ->transform(integer_option(1))
       ->capture_default_str();
   auto* keep = app->add_flag_callback(
       "--keep-duplicates", [options] { options->duplicates = data::Duplicates::kKeep; },

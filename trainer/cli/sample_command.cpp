@@ -7,13 +7,14 @@
 #include "trainer/cli/commands.h"
 #include "trainer/cli/options.h"
 #include "trainer/sample/sample.h"
+#include "trainer/train/adopt.h"
 #include "trainer/train/load_run.h"
 
 namespace k25::trainer {
 namespace {
 
 struct SampleArguments {
-  std::string path, which = "best", tokenizer;
+  std::string path, which, tokenizer;
   SampleOptions options;
 };
 
@@ -27,6 +28,31 @@ std::unique_ptr<data::Tokenizer> open_tokenizer(const std::filesystem::path& mod
   }
 }
 
+std::filesystem::path own_tokenizer(const LoadedRun& run) {
+  return std::filesystem::path(run.parsed.config.data.train).parent_path() / "tokenizer.model";
+}
+
+// With another tokenizer than that of the training data every id means something else: the text
+// would be noise. An older checkpoint has no record; then the corpus's own tokenizer tells, if it
+// is still there.
+void require_tokenizer_of(const LoadedRun& run, const std::filesystem::path& model,
+                          const data::Tokenizer& tokenizer, ErrorKind kind) {
+  std::string trained = run.info.state.tokenizer_digest;
+  std::error_code error;
+  if (trained.empty() && std::filesystem::exists(own_tokenizer(run), error)) {
+    trained = tokenizer_digest(own_tokenizer(run));
+  }
+  const std::string given = tokenizer_digest(model);
+  const std::int64_t vocab = run.parsed.config.model.vocab;
+  if (tokenizer.vocab() <= vocab && (trained.empty() || given == trained)) return;
+  fail(kind, fmt::format("{}: not the tokenizer of the run: it has a vocabulary of {}, the model "
+                         "has {}; its SHA-256 is {}, the run was trained with {}; take the "
+                         "tokenizer.model of the run's corpus ({})",
+                         model.string(), tokenizer.vocab(), vocab, given,
+                         trained.empty() ? "one that was not recorded" : trained,
+                         run.parsed.config.data.train));
+}
+
 void run_sample(const SampleArguments& arguments, const CommandContext& context) {
   parallel::World& world = *context.world;
   require_path(world.comm(), arguments.path);
@@ -34,15 +60,12 @@ void run_sample(const SampleArguments& arguments, const CommandContext& context)
   LoadedRun run = load_run(world, arguments.path, arguments.which, {}, 1);
   std::unique_ptr<data::Tokenizer> tokenizer;
   parallel::collectively(world.comm(), "tokenizer", [&] {
-    const std::filesystem::path model =
-        arguments.tokenizer.empty()
-            ? std::filesystem::path(run.parsed.config.data.train).parent_path() / "tokenizer.model"
-            : std::filesystem::path(arguments.tokenizer);
+    const std::filesystem::path model = arguments.tokenizer.empty()
+                                            ? own_tokenizer(run)
+                                            : std::filesystem::path(arguments.tokenizer);
     tokenizer = open_tokenizer(model);
-    if (tokenizer->vocab() > run.parsed.config.model.vocab) {
-      fail(ErrorKind::kData, fmt::format("{}: a vocabulary of {}, the model has {}", model.string(),
-                                         tokenizer->vocab(), run.parsed.config.model.vocab));
-    }
+    require_tokenizer_of(run, model, *tokenizer,
+                         arguments.tokenizer.empty() ? ErrorKind::kData : ErrorKind::kUsage);
     const std::int64_t invalid = data::find_invalid_utf8(arguments.options.prompt);
     if (invalid >= 0) {
       fail(ErrorKind::kUsage, fmt::format("--prompt is not UTF-8 at byte {}", invalid));
@@ -66,19 +89,21 @@ Command add_sample(CLI::App& root) {
   SampleOptions& options = arguments->options;
   CLI::App* app = root.add_subcommand("sample", "text from a checkpoint");
   app->add_option("RUN", arguments->path, "run directory or checkpoint folder")->required();
-  app->add_option("--checkpoint", arguments->which, "best | latest | step:N")
-      ->capture_default_str();
+  app->add_option("--checkpoint", arguments->which, "of a run: best | latest | step:N")
+      ->default_str("best");
   app->add_option("--prompt", options.prompt, "text to go on from");
   app->add_option("--tokens", options.tokens, "tokens to add")
-      ->check(integer_option(0, 1'000'000'000))
+      ->transform(integer_option(0, 1'000'000'000))
       ->capture_default_str();
   app->add_option("--temperature", options.temperature, "0: the most probable token")
-      ->check(number_option({}))
+      ->transform(number_option({}))
       ->capture_default_str();
   app->add_option("--top-k", options.top_k, "draw among this many; 0: all")
-      ->check(integer_option(0))
+      ->transform(integer_option(0))
       ->capture_default_str();
-  app->add_option("--seed", options.seed, "seed")->check(integer_option(0))->capture_default_str();
+  app->add_option("--seed", options.seed, "seed")
+      ->transform(integer_option(0))
+      ->capture_default_str();
   app->add_option("--tokenizer", arguments->tokenizer, "instead of the corpus's own");
   return {app, Needs::kWorld,
           [arguments](const CommandContext& context) { run_sample(*arguments, context); }};

@@ -42,7 +42,7 @@ void tell_stop(parallel::World& world, int signal) {
     fmt::print(stderr, "k25: rank {}: stopped by signal {} while waiting in {}\n", world.rank(),
                signal, stuck);
   } else if (world.rank() == 0) {
-    fmt::print(stderr, "k25: stopped by signal {}; the last checkpoint stands\n", signal);
+    fmt::print(stderr, "k25: stopped by signal {}; what was saved before stands\n", signal);
   }
 }
 

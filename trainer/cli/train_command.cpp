@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "data/io/atomic_file.h"
 #include "parallel/comm/agree.h"
 #include "trainer/cli/commands.h"
 #include "trainer/config/parse.h"
@@ -30,8 +29,8 @@ void run_train(const TrainArguments& arguments, const CommandContext& context) {
   override_text("train.resume", arguments.resume);
   override_text("log.format", arguments.log_format);
   // Rank 0 reads the file, so that all ranks train the same configuration.
-  const std::string text = parallel::from_rank0(
-      world.comm(), "config", [&] { return data::read_file(arguments.config, ErrorKind::kUsage); });
+  const std::string text = parallel::from_rank0(world.comm(), "config",
+                                                [&] { return read_config_file(arguments.config); });
   ParsedConfig parsed;
   parallel::collectively(world.comm(), "config", [&] {
     parsed = parse_config(text, arguments.config, overrides, world.size());

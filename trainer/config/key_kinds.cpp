@@ -1,6 +1,9 @@
 #include "trainer/config/key_kinds.h"
 
 #include <cmath>
+#include <limits>
+
+#include "trainer/config/printable.h"
 
 namespace k25::trainer {
 namespace {
@@ -92,7 +95,7 @@ Mismatch read_weights(const YamlNode& node, Config& c, std::string& canonical) {
   for (const YamlNode::Entry& entry : node.entries) {
     double weight = 0.0;
     if (!read_number(entry.value, {}, weight).empty()) {
-      return {expected, "." + entry.key, entry.value};
+      return {expected, "." + printable(entry.key), entry.value};
     }
     c.data.mixture_weights[entry.key] = weight;
     canonical +=

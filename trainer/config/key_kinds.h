@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <limits>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -14,7 +13,6 @@
 
 namespace k25::trainer {
 
-inline constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
 inline constexpr const char* kRequired = "";
 
 /// Whether the node is this word; "null" is also what stands for nothing.
@@ -22,7 +20,7 @@ bool is_word(const YamlNode& node, const char* word);
 
 template <class Field>
 Key integer(const std::string& path, const char* fallback, const std::string& help, Field field,
-            std::int64_t low = 1, std::int64_t high = kMax) {
+            std::int64_t low = 1, std::int64_t high = kMaxInteger) {
   return {.info = {path, "integer", fallback, help},
           .read = [=](const YamlNode& node, Config& c, std::string& canonical) {
             std::int64_t value = 0;
@@ -38,7 +36,7 @@ Key integer(const std::string& path, const char* fallback, const std::string& he
 // An integer, or a word ("auto", "null") that stands for `substitute`.
 template <class Field>
 Key integer_or(const std::string& path, const char* word, const std::string& help, Field field,
-               std::int64_t substitute, std::int64_t low = 1, std::int64_t high = kMax) {
+               std::int64_t substitute, std::int64_t low = 1, std::int64_t high = kMaxInteger) {
   Key key = integer(path, word, help, field, low, high);
   key.info.type = fmt::format("integer | {}", word);
   key.read = [=, number = key.read](const YamlNode& node, Config& c,

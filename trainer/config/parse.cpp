@@ -1,9 +1,10 @@
 #include "trainer/config/parse.h"
 
-#include <set>
+#include <algorithm>
 
 #include "data/io/atomic_file.h"
 #include "trainer/config/effects.h"
+#include "trainer/config/printable.h"
 #include "trainer/config/read_values.h"
 #include "trainer/config/resolve.h"
 #include "trainer/config/schema.h"
@@ -11,16 +12,7 @@
 namespace k25::trainer {
 namespace {
 
-std::vector<std::string> split_path(const std::string& path) {
-  std::vector<std::string> parts;
-  std::size_t begin = 0;
-  for (std::size_t dot = path.find('.'); dot != std::string::npos; dot = path.find('.', begin)) {
-    parts.push_back(path.substr(begin, dot - begin));
-    begin = dot + 1;
-  }
-  parts.push_back(path.substr(begin));
-  return parts;
-}
+constexpr std::size_t kMostTold = 20;  // problems in one message
 
 const YamlNode* find_path(const YamlNode& root, const std::string& path) {
   const YamlNode* node = &root;
@@ -34,7 +26,11 @@ const YamlNode* find_path(const YamlNode& root, const std::string& path) {
 
 [[noreturn]] void fail_with(const Problems& problems) {
   std::string message;
-  for (const std::string& p : problems) message += (message.empty() ? "" : "\n") + p;
+  const std::size_t told = std::min(problems.size(), kMostTold);
+  for (std::size_t i = 0; i < told; ++i) message += (i == 0 ? "" : "\n") + problems[i];
+  if (told < problems.size()) {
+    message += "\nand " + std::to_string(problems.size() - told) + " more problems";
+  }
   fail(ErrorKind::kUsage, message);
 }
 
@@ -65,12 +61,17 @@ class Reader {
     }
     for (const YamlNode::Entry& entry : node.entries) {
       const std::string full = path.empty() ? entry.key : path + "." + entry.key;
-      if (keys_.count(full) != 0) continue;
-      if (children_.count(full) != 0) {
+      // A dot inside a key, or no letter at all, would be taken for a path.
+      const bool is_name = !entry.key.empty() && entry.key.find('.') == std::string::npos;
+      if (is_name && keys_.count(full) != 0) continue;
+      if (is_name && children_.count(full) != 0) {
         check_names(entry.value, full, problems);
-      } else {
-        problems.push_back(entry.where + ": unknown key '" + full + "'" +
+      } else if (problems.size() < kMostTold) {
+        problems.push_back(entry.where + ": unknown key '" +
+                           printable_start(is_name ? full : entry.key) + "'" +
                            suggestion(entry.key, path));
+      } else {
+        problems.emplace_back();  // it is counted
       }
     }
   }
@@ -86,12 +87,25 @@ class Reader {
 
  private:
   std::string suggestion(const std::string& word, const std::string& section) const {
+    const std::string full = section.empty() ? word : section + "." + word;
+    const bool known = !word.empty() && (keys_.count(full) != 0 || children_.count(full) != 0);
+    if (known) return "; write it nested: " + nested(word);
     const std::string near = nearest(word, children_.at(section));
     if (!near.empty()) return " (did you mean '" + near + "'?)";
     for (const auto& [path, key] : keys_) {
       if (split_path(path).back() == word) return " (did you mean '" + path + "'?)";
     }
     return " (see 'k25 config --keys' for all keys)";
+  }
+
+  // "optim: {schedule: {kind: ...}}" for optim.schedule.kind
+  static std::string nested(const std::string& path) {
+    std::string text, closing;
+    for (const std::string& part : split_path(path)) {
+      text += (text.empty() ? "" : ": {") + part;
+      closing += closing.empty() && text == part ? "" : "}";
+    }
+    return text + ": ..." + closing;
   }
 
   void read_key(const Key& key, ParsedConfig& out, Problems& problems) {
@@ -214,9 +228,27 @@ ParsedConfig parse_config(const std::string& text, const std::string& file,
   return parsed;
 }
 
+std::string read_config_file(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  const std::string name = printable(path.string());
+  if (fs::is_directory(status)) fail(ErrorKind::kUsage, name + ": is a directory, not a config");
+  if (fs::exists(status) && !fs::is_regular_file(status)) {
+    fail(ErrorKind::kUsage,
+         name + ": is no regular file (a pipe or a device); write the config to a file");
+  }
+  const std::uintmax_t size = fs::is_regular_file(status) ? fs::file_size(path, error) : 0;
+  if (!error && size > kMaxConfigBytes) {
+    fail(ErrorKind::kUsage, name + ": has " + std::to_string(size) +
+                                " bytes; a config has at most " + std::to_string(kMaxConfigBytes));
+  }
+  return data::read_file(path, ErrorKind::kUsage);
+}
+
 ParsedConfig load_config(const std::filesystem::path& path,
                          const std::vector<std::string>& overrides, std::int64_t ranks) {
-  return parse_config(data::read_file(path, ErrorKind::kUsage), path.string(), overrides, ranks);
+  return parse_config(read_config_file(path), path.string(), overrides, ranks);
 }
 
 std::vector<KeyInfo> config_keys() {

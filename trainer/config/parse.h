@@ -1,14 +1,17 @@
 #pragma once
-// Strict YAML -> Config. All problems of one stage are reported in one error, each as
+// Strict YAML -> Config. The problems of one stage are reported in one error (the first 20, and how
+// many more), each as
 // "cfg.yaml:12:3: unknown key 'optim.weight_deacy' (did you mean 'weight_decay'?)". The stages:
 // bytes and tabs; the text as YAML, which ends at its first syntax error; names and values of keys;
 // what keys demand of each other.
 //
-// Refused, always kUsage: unknown or duplicate keys (both lines named), merge keys, anchors,
-// aliases, tags, a second document, an empty file, tab indentation, text that is not UTF-8, control
-// characters, values of another type, .nan and .inf, octal looking numbers (010), numbers out of
-// range. Accepted: 1e6 for an integer, tab as separator, CRLF, BOM.
+// Refused, always kUsage: unknown keys, dotted ones ("optim.lr: 1") among them, or duplicate keys
+// (both lines named), merge keys, anchors, aliases, tags, directives, a second document, an empty
+// file, tab indentation, text that is not UTF-8, control characters, NUL in a text, values of
+// another type, .nan and .inf, octal looking numbers (010), numbers out of range. Accepted: 1e6 for
+// an integer, tab as separator, CRLF, BOM.
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -38,7 +41,14 @@ struct ParsedConfig {
 ParsedConfig parse_config(const std::string& text, const std::string& file,
                           const std::vector<std::string>& overrides, std::int64_t ranks);
 
-/// Reads the file and parses it. A missing or unreadable file is kUsage.
+/// Beyond, a file is no config.
+inline constexpr std::uintmax_t kMaxConfigBytes = std::uintmax_t{1} << 20;
+
+/// The text of a config. A file that is missing, unreadable, larger, a folder, a pipe or a device
+/// is kUsage.
+std::string read_config_file(const std::filesystem::path& path);
+
+/// Reads the file and parses it.
 ParsedConfig load_config(const std::filesystem::path& path,
                          const std::vector<std::string>& overrides, std::int64_t ranks);
 

@@ -1,6 +1,7 @@
 #include "trainer/config/places.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "parallel/comm/agree.h"
 
@@ -51,6 +52,17 @@ std::string named_key(const ParsedConfig& parsed, const std::string& message) {
   return "";
 }
 
+// The key whose path the message begins with: files tell their own name first.
+std::string key_of_path(const ParsedConfig& parsed, const std::string& message) {
+  const Config& c = parsed.config;
+  const std::size_t quote = message.starts_with('\'') ? 1 : 0;
+  for (const auto& [key, path] :
+       {std::pair{"data.train", c.data.train}, std::pair{"train.init_from", c.train.init_from}}) {
+    if (!path.empty() && message.compare(quote, path.size(), path) == 0) return key;
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string with_place(const ParsedConfig& parsed, const std::string& message) {
@@ -59,7 +71,8 @@ std::string with_place(const ParsedConfig& parsed, const std::string& message) {
   const bool dotted = word.find('.') != std::string::npos;
   const std::string place = dotted ? place_of(parsed, word, message) : "";
   if (!place.empty()) return place + ": " + message;
-  const std::string key = named_key(parsed, message);
+  const std::string named = named_key(parsed, message);
+  const std::string key = named.empty() ? key_of_path(parsed, message) : named;
   const bool one_line = message.find('\n') == std::string::npos;
   if (key.empty() || !one_line) return message;
   return message + " (" + key + ": " + parsed.origins.at(key) + ")";

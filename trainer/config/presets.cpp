@@ -1,4 +1,5 @@
 #include "trainer/config/parse.h"
+#include "trainer/config/printable.h"
 
 namespace k25::trainer {
 namespace {
@@ -23,7 +24,8 @@ std::string preset_yaml(const std::string& name) {
     if (preset.name == name) return preset.yaml;
     known += (known.empty() ? "" : ", ") + std::string(preset.name);
   }
-  fail(ErrorKind::kUsage, "model.preset: '" + name + "' is unknown; known presets: " + known);
+  fail(ErrorKind::kUsage,
+       "model.preset: '" + printable_start(name) + "' is unknown; known presets: " + known);
 }
 
 }  // namespace k25::trainer

@@ -4,7 +4,8 @@
 
 #include <charconv>
 #include <cmath>
-#include <limits>
+
+#include "trainer/config/printable.h"
 
 namespace k25::trainer {
 namespace {
@@ -32,14 +33,12 @@ bool parse_double(const std::string& text, double& out) {
 }
 
 std::string range_text(std::int64_t low, std::int64_t high) {
-  if (high == std::numeric_limits<std::int64_t>::max()) return fmt::format("an integer >= {}", low);
   return fmt::format("an integer in [{}, {}]", low, high);
 }
 
 std::string range_text(const NumberRange& r) {
   const bool open_low = r.low_bound == Bound::kExclusive,
              open_high = r.high_bound == Bound::kExclusive;
-  if (r.high >= 1e300) return fmt::format("a number {} {:g}", open_low ? ">" : ">=", r.low);
   return fmt::format("a number in {}{:g}, {:g}{}", open_low ? "(" : "[", r.low, r.high,
                      open_high ? ")" : "]");
 }
@@ -48,7 +47,7 @@ std::string range_text(const NumberRange& r) {
 
 namespace {
 
-constexpr std::size_t kShown = 60;  // bytes of a value in a message
+constexpr std::size_t kEnough = 60;  // bytes; more is not shown
 
 // In YAML's short form.
 void write_out(const YamlNode& node, std::string& text) {
@@ -61,23 +60,16 @@ void write_out(const YamlNode& node, std::string& text) {
   text += list ? '[' : '{';
   const std::size_t start = text.size();
   const auto separate = [&] { text += text.size() == start ? "" : ", "; };
-  for (std::size_t i = 0; i < node.items.size() && text.size() <= kShown; ++i) {
+  for (std::size_t i = 0; i < node.items.size() && text.size() <= kEnough; ++i) {
     separate();
     write_out(node.items[i], text);
   }
-  for (std::size_t i = 0; i < node.entries.size() && text.size() <= kShown; ++i) {
+  for (std::size_t i = 0; i < node.entries.size() && text.size() <= kEnough; ++i) {
     separate();
     text += node.entries[i].key + ": ";
     write_out(node.entries[i].value, text);
   }
   text += list ? ']' : '}';
-}
-
-std::string shortened(std::string text) {
-  if (text.size() <= kShown) return text;
-  std::size_t end = kShown;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
-  return text.substr(0, end) + "...";
 }
 
 }  // namespace
@@ -88,11 +80,11 @@ std::string given(const YamlNode& node) {
     case YamlNode::Kind::kNull:
       return "nothing";
     case YamlNode::Kind::kScalar:
-      return (node.quoted ? "the quoted text '" : "'") + shortened(node.scalar) + "'";
+      return (node.quoted ? "the quoted text '" : "'") + printable_start(node.scalar) + "'";
     case YamlNode::Kind::kList:
     case YamlNode::Kind::kMap:
       write_out(node, text);
-      return (node.kind == YamlNode::Kind::kList ? "a list " : "a map ") + shortened(text);
+      return (node.kind == YamlNode::Kind::kList ? "a list " : "a map ") + printable_start(text);
   }
   return "?";
 }
@@ -112,7 +104,7 @@ std::string read_integer(const YamlNode& node, std::int64_t low, std::int64_t hi
     double number = 0.0;
     const bool exponent = text.find_first_of("eE") != std::string::npos;
     if (!exponent || !parse_double(text, number) || number != std::floor(number) ||
-        std::fabs(number) > 9e15) {
+        std::fabs(number) > static_cast<double>(kMaxInteger)) {
       return expected;
     }
     value = static_cast<std::int64_t>(number);
@@ -147,6 +139,7 @@ std::string read_bool(const YamlNode& node, bool& out) {
 
 std::string read_text(const YamlNode& node, std::string& out) {
   if (node.kind != YamlNode::Kind::kScalar || node.scalar.empty()) return "text";
+  if (node.scalar.find('\0') != std::string::npos) return "text without NUL characters";
   out = node.scalar;
   return "";
 }

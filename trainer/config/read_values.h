@@ -10,6 +10,9 @@
 
 namespace k25::trainer {
 
+/// Beyond, doubles (the 1e6 form, JSON) skip integers.
+inline constexpr std::int64_t kMaxInteger = std::int64_t{1} << 53;
+
 /// Integers: digits without leading zeros, or an integral 1e6 form, within [low, high].
 std::string read_integer(const YamlNode& node, std::int64_t low, std::int64_t high,
                          std::int64_t& out);
@@ -21,7 +24,7 @@ struct NumberRange {
 /// Decimal numbers; .nan and .inf are refused.
 std::string read_number(const YamlNode& node, const NumberRange& range, double& out);
 std::string read_bool(const YamlNode& node, bool& out);
-/// Non-empty text.
+/// Non-empty text without NUL characters, which would end a path or a pattern early.
 std::string read_text(const YamlNode& node, std::string& out);
 /// One of `choices`; `index` is its position.
 std::string read_choice(const YamlNode& node, const std::vector<std::string>& choices,

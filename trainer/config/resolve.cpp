@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include "trainer/config/printable.h"
 
 namespace k25::trainer {
 namespace {
@@ -95,7 +99,7 @@ class Resolver {
     std::string text;
     if (below > 0) text = std::to_string(below);
     if (above <= c_.train.batch) text += (text.empty() ? "" : " and ") + std::to_string(above);
-    return text.empty() ? "none" : text;
+    return text;
   }
 
   void resolve_batch() {
@@ -129,6 +133,7 @@ class Resolver {
       if (t.batch % known != 0) return false;
       return all_given ? t.batch / known == n : t.batch / known % n == 0;
     };
+    if (t.batch % known != 0) return refuse_batch(known, all_given);
     if (!fits(w)) {
       return problem("train.batch",
                      fmt::format("{} {}; legal numbers of data ranks nearby: {}", equation(),
@@ -137,6 +142,27 @@ class Resolver {
     }
     if (t.micro_batch == 0) choose("train.micro_batch", t.micro_batch = t.batch / (known * w));
     if (t.accumulation == 0) choose("train.accumulation", t.accumulation = t.batch / (known * w));
+  }
+
+  // No number of ranks helps here, only another size.
+  void refuse_batch(std::int64_t known, bool all_given) {
+    const TrainConfig& t = c_.train;
+    const std::int64_t w = data_ranks();
+    std::string fitting;
+    if (known <= kMaxBatch / w) {
+      const std::int64_t unit = known * w;
+      const std::int64_t below = all_given ? 0 : t.batch / unit * unit;
+      fitting = fmt::format("; a train.batch that fits {} data ranks: {}{}", w,
+                            below > 0 ? fmt::format("{} or ", below) : "", below + unit);
+    }
+    const bool micro = t.micro_batch != 0 && t.batch % t.micro_batch != 0;
+    problem(micro ? "train.micro_batch" : "train.accumulation",
+            fmt::format("{} does not divide train.batch {} at any number of ranks{}",
+                        !all_given ? std::to_string(known)
+                                   : fmt::format("micro_batch {} x accumulation {} = {}",
+                                                 t.micro_batch, t.accumulation, known),
+                        t.batch, fitting),
+            {"train.micro_batch", "train.batch"});
   }
 
   void resolve_slots() {
@@ -171,6 +197,13 @@ class Resolver {
 
   void resolve_rest() {
     check_size();
+    std::error_code ignored;
+    if (std::filesystem::is_directory(c_.data.train, ignored)) {
+      problem("data.train",
+              fmt::format(
+                  "'{0}' is a folder; name the manifest in it: {1}", printable(c_.data.train),
+                  printable((std::filesystem::path(c_.data.train) / "manifest.json").string())));
+    }
     optim::Schedule& s = c_.optim.schedule;
     s.total = c_.train.steps;
     if (s.decay == 0)

@@ -4,10 +4,12 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <map>
 #include <sstream>
 
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokenizer/utf8.h"
+#include "trainer/config/printable.h"
 
 namespace k25::trainer {
 namespace {
@@ -74,6 +76,7 @@ class TreeBuilder : public YAML::EventHandler {
     YamlNode node;
     bool have_key = false;
     std::string key, key_where;
+    std::map<std::string, std::string> places;  // of the keys so far
   };
 
   void refuse_anchor(const YAML::Mark& mark, YAML::anchor_t anchor) {
@@ -85,7 +88,8 @@ class TreeBuilder : public YAML::EventHandler {
   void refuse_tag(const YAML::Mark& mark, const std::string& tag) {
     if (tag.empty() || tag == "?" || tag == "!")
       return;  // none, and what a plain or quoted scalar has
-    problems_.push_back(place(file_, mark) + ": tags are not supported (here '" + tag + "')");
+    problems_.push_back(place(file_, mark) + ": tags are not supported (here '" +
+                        printable_start(tag) + "')");
   }
 
   void open(YamlNode::Kind kind, const YAML::Mark& mark) {
@@ -122,20 +126,13 @@ class TreeBuilder : public YAML::EventHandler {
       problems_.push_back(node.where + ": a key must be plain text");
     } else if (node.scalar == "<<") {
       problems_.push_back(node.where + ": merge keys (<<) are not supported, write the keys out");
-    } else if (const auto* first = find_entry(parent.node, node.scalar)) {
-      problems_.push_back(node.where + ": duplicate key '" + node.scalar + "', first given at " +
-                          first->where);
+    } else if (const auto [first, fresh] = parent.places.emplace(node.scalar, node.where); !fresh) {
+      problems_.push_back(node.where + ": duplicate key '" + printable_start(node.scalar) +
+                          "', first given at " + first->second);
     }
     parent.have_key = true;
     parent.key = node.scalar;
     parent.key_where = node.where;
-  }
-
-  static const YamlNode::Entry* find_entry(const YamlNode& map, const std::string& key) {
-    for (const YamlNode::Entry& entry : map.entries) {
-      if (entry.key == key) return &entry;
-    }
-    return nullptr;
   }
 
   const std::string& file_;
@@ -183,6 +180,19 @@ void find_tab_indentation(std::string& text, const std::string& file, Problems& 
   }
 }
 
+// The YAML library skips those it does not know. They stand before the document alone.
+void find_directives(const std::string& text, const std::string& file, Problems& problems) {
+  std::istringstream lines(text);
+  int number = 1;
+  for (std::string line; std::getline(lines, line); ++number) {
+    const bool skipped = line.find_first_not_of(" \t\r") == std::string::npos || line[0] == '#';
+    if (!skipped && line[0] != '%') return;
+    if (skipped) continue;
+    problems.push_back(file + ":" + std::to_string(number) + ":1: directives are not supported (" +
+                       printable_start(line) + "), remove the line");
+  }
+}
+
 std::string hint(const std::string& message) {
   if (message.find("map value") != std::string::npos) {
     return " (is the indentation right, and a space after ':' in the line before?)";
@@ -208,6 +218,17 @@ YamlNode read_document(const std::string& text, const std::string& file, Problem
 
 }  // namespace
 
+std::vector<std::string> split_path(const std::string& path) {
+  std::vector<std::string> parts;
+  std::size_t begin = 0;
+  for (std::size_t dot = path.find('.'); dot != std::string::npos; dot = path.find('.', begin)) {
+    parts.push_back(path.substr(begin, dot - begin));
+    begin = dot + 1;
+  }
+  parts.push_back(path.substr(begin));
+  return parts;
+}
+
 const YamlNode* YamlNode::find(const std::string& key) const {
   for (const Entry& entry : entries) {
     if (entry.key == key) return &entry.value;
@@ -230,6 +251,7 @@ YamlNode parse_yaml(const std::string& original, const std::string& file, Proble
   if (text.rfind("\xEF\xBB\xBF", 0) == 0) text.erase(0, 3);
   find_bad_bytes(text, file, problems);
   if (problems.size() == before) find_tab_indentation(text, file, problems);
+  if (problems.size() == before) find_directives(text, file, problems);
   if (problems.size() > before) return {};
   // An unclosed quote is an error at the end of the text, but not in the empty line behind it.
   text.erase(text.find_last_not_of(" \t\r\n") + 1);
@@ -265,7 +287,7 @@ void place_all(YamlNode& node, const std::string& where) {
 }  // namespace
 
 void apply_override(YamlNode& root, const std::string& text, Problems& problems) {
-  const std::string where = "--set " + text;
+  const std::string where = "--set " + printable(text);
   const std::size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0) {
     problems.push_back(where + ": expected key=value, such as optim.lr=1e-3");
@@ -280,10 +302,10 @@ void apply_override(YamlNode& root, const std::string& text, Problems& problems)
   place_all(value, where);
 
   YamlNode* node = &root;
-  std::istringstream path(text.substr(0, equals));
-  for (std::string key; std::getline(path, key, '.');) {
+  for (const std::string& key : split_path(text.substr(0, equals))) {
     if (node->kind == YamlNode::Kind::kScalar || node->kind == YamlNode::Kind::kList) {
-      problems.push_back(where + ": '" + key + "' lies below a key that is no map");
+      problems.push_back(where + ": '" + printable_start(key) +
+                         "' lies below a key that is no map");
       return;
     }
     node = &node->child(key, where);
@@ -302,6 +324,7 @@ void merge_missing(YamlNode& node, const YamlNode& defaults) {
 }
 
 std::string nearest(const std::string& word, const std::vector<std::string>& candidates) {
+  if (word.size() > 100) return "";
   std::string best;
   std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;
   for (const std::string& candidate : candidates) {

@@ -1,7 +1,7 @@
 #pragma once
 // A YAML document as a plain tree with a place for every node, built from yaml-cpp's events. What
-// strict configuration refuses (duplicates, anchors, merge keys, tags, a second document, tabs) is
-// found here.
+// strict configuration refuses (duplicates, anchors, merge keys, tags, directives, a second
+// document, tabs) is found here.
 
 #include <string>
 #include <utility>
@@ -28,6 +28,9 @@ struct YamlNode::Entry {
   YamlNode value;
 };
 
+/// "a.b.c" in its parts, empty ones too.
+std::vector<std::string> split_path(const std::string& path);
+
 /// One line per problem, in order of the text.
 using Problems = std::vector<std::string>;
 
@@ -40,7 +43,8 @@ void apply_override(YamlNode& root, const std::string& text, Problems& problems)
 /// Adds the entries of `defaults` that `node` lacks, maps recursively.
 void merge_missing(YamlNode& node, const YamlNode& defaults);
 
-/// The candidate nearest to `word` by edit distance, empty when none is near.
+/// The candidate nearest to `word` by edit distance, empty when none is near. A word of more than
+/// 100 bytes is near to none.
 std::string nearest(const std::string& word, const std::vector<std::string>& candidates);
 
 }  // namespace k25::trainer

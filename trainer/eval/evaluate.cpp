@@ -51,7 +51,7 @@ Evaluator::Evaluator(Runtime& runtime, const Config& config, Model& model,
       store_(store),
       corpus_(corpus),
       validation_(validation),
-      upload_(model.shape(), 1, runtime.host_allocator(), runtime.allocator()),
+      upload_(model, 1, runtime.host_allocator(), runtime.allocator()),
       losses_(model.shape(), 1, runtime.host_allocator(), runtime.allocator()) {
   batch_.resize(config.train.micro_batch, config.data.sequence);
 }

@@ -1,5 +1,6 @@
 #include "trainer/log/event_file.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -70,6 +71,23 @@ std::uint32_t crc32c(const std::string& bytes) {
   return c ^ 0xffffffffu;
 }
 
+OpenedFile::OpenedFile(const std::filesystem::path& path) {
+  struct stat found{};
+  if (stat(path.c_str(), &found) != 0) return;  // the next look tells
+  device_ = found.st_dev;
+  inode_ = found.st_ino;
+}
+
+void OpenedFile::require_at_path(const std::filesystem::path& path) const {
+  struct stat found{};
+  const bool there = stat(path.c_str(), &found) == 0;
+  if (there && found.st_dev == device_ && found.st_ino == inode_) return;
+  fail(ErrorKind::kCheckpoint,
+       path.string() + " is " + (there ? "another file than the one opened" : "gone") +
+           ": it was moved, removed or replaced while this run wrote to it, and what follows would "
+           "be lost. Go on with --resume auto, and leave the file alone until the run ends");
+}
+
 EventFile::EventFile(const std::filesystem::path& folder, std::int64_t resume_step) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
@@ -84,6 +102,7 @@ EventFile::EventFile(const std::filesystem::path& folder, std::int64_t resume_st
   if (!out_) {
     fail(ErrorKind::kCheckpoint, path_.string() + ": cannot be created: " + std::strerror(errno));
   }
+  opened_ = OpenedFile(path_);
   write_record(field_double(1, wall_time()) + field_bytes(3, "brain.Event:2"));
   if (resume_step > 0) {
     constexpr std::uint64_t kStart = 1;  // SessionLog.status
@@ -104,13 +123,13 @@ void EventFile::write(std::int64_t step,
 }
 
 void EventFile::write_record(const std::string& event) {
+  opened_.require_at_path(path_);
   const std::string length = little_endian(event.size(), 8);
   out_ << length << masked_crc(length) << event << masked_crc(event);
   out_.flush();
   if (!out_) {
     fail(ErrorKind::kCheckpoint, path_.string() + ": cannot be written: " + std::strerror(errno) +
-                                     "; free space, or set log.tensorboard: false (the last "
-                                     "checkpoint stands)");
+                                     "; free space, or set log.tensorboard: false");
   }
 }
 

@@ -14,6 +14,19 @@ namespace k25::trainer {
 /// CRC-32C (Castagnoli), as used by TFRecord before masking.
 std::uint32_t crc32c(const std::string& bytes);
 
+/// Which file stood at a path when it was opened. Lines written to one that was removed since are
+/// lost without a word from the system.
+class OpenedFile {
+ public:
+  OpenedFile() = default;
+  explicit OpenedFile(const std::filesystem::path& path);
+  /// Throws kCheckpoint unless that file is still there. One stat.
+  void require_at_path(const std::filesystem::path& path) const;
+
+ private:
+  std::uint64_t device_ = 0, inode_ = 0;
+};
+
 class EventFile {
  public:
   /// Creates events.out.tfevents.SECONDS.HOST in `folder`. After a resume at `resume_step` > 0 it
@@ -28,6 +41,7 @@ class EventFile {
 
   std::filesystem::path path_;
   std::ofstream out_;
+  OpenedFile opened_;
 };
 
 }  // namespace k25::trainer

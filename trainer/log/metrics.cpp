@@ -100,6 +100,7 @@ struct Metrics::Impl {
   LogConfig config;
   std::filesystem::path path;
   std::ofstream jsonl;
+  OpenedFile opened;
   std::unique_ptr<EventFile> events;
 
   void line(const std::string& text) const {
@@ -110,12 +111,12 @@ struct Metrics::Impl {
   }
   void append(const Json& j) {
     if (!config.metrics) return;
+    opened.require_at_path(path);
     jsonl << dump(j) << "\n";
     jsonl.flush();
     if (!jsonl) {
       fail(ErrorKind::kCheckpoint, path.string() + ": cannot be written: " + std::strerror(errno) +
-                                       "; free space, or set log.metrics: false (the last "
-                                       "checkpoint stands)");
+                                       "; free space, or set log.metrics: false");
     }
   }
   void open_jsonl(std::int64_t resume_step);
@@ -140,6 +141,7 @@ void Metrics::Impl::open_jsonl(std::int64_t resume_step) {
   if (!jsonl) {
     fail(ErrorKind::kCheckpoint, path.string() + ": cannot be opened: " + std::strerror(errno));
   }
+  opened = OpenedFile(path);
 }
 
 Metrics::Metrics(const std::filesystem::path& run_dir, const LogConfig& config,

@@ -41,6 +41,7 @@ class Model {
   /// Order of use in forward; the last one is "replicated".
   const std::vector<parallel::UnitSpec>& units() const { return units_; }
   const RunShape& shape() const { return shape_; }
+  std::int64_t vocab() const { return config_.vocab; }
   ModelMemory memory() const { return memory_; }
   std::int64_t num_parameters() const;
 

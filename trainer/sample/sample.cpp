@@ -65,7 +65,7 @@ std::string sample_text(Runtime& runtime, Model& model, parallel::ZeroStore& sto
                         const data::Tokenizer& tokenizer, const SampleOptions& options) {
   data::Batch batch;
   batch.resize(1, model.shape().tokens);
-  BatchUpload upload(model.shape(), 1, runtime.host_allocator(), runtime.allocator());
+  BatchUpload upload(model, 1, runtime.host_allocator(), runtime.allocator());
   std::vector<std::int32_t> tokens = tokenizer.encode(options.prompt);
   if (tokens.empty()) tokens.push_back(tokenizer.end_of_document());
   for (std::int64_t i = 0; i < options.tokens; ++i) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "data/io/atomic_file.h"
 #include "data/io/block_digest.h"
 #include "parallel/comm/agree.h"
 
@@ -32,7 +33,12 @@ DataIdentity identify_data(const Config& config, const data::Corpus& corpus,
   for (const std::int64_t document : split.train) order += " " + std::to_string(document);
   return {.corpus_digest = corpus.info().digest,
           .order_digest = data::sha256_hex(order),
-          .initial = sampler.initial_state()};
+          .initial = sampler.initial_state(),
+          .tokenizer_digest = tokenizer_digest(corpus.tokenizer_path())};
+}
+
+std::string tokenizer_digest(const std::filesystem::path& model) {
+  return data::sha256_hex(data::read_file(model, ErrorKind::kData));
 }
 
 TrainState adopt_state(const TrainState& saved, const Config& config, const DataIdentity& now,

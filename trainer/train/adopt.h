@@ -1,6 +1,7 @@
 #pragma once
 // Going on from a saved state: what must be the same as then, and what may have changed.
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,10 @@ struct DataIdentity {
   std::string corpus_digest;
   std::string order_digest;  ///< of the sequence length and the training documents
   data::MixtureState initial;
+  std::string tokenizer_digest;
 };
+/// SHA-256 of a tokenizer.model, as a run records it. Throws kData.
+std::string tokenizer_digest(const std::filesystem::path& model);
 DataIdentity identify_data(const Config& config, const data::Corpus& corpus,
                            const data::Split& split, const data::Sampler& sampler);
 

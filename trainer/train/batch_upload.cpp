@@ -3,7 +3,11 @@
 #include <array>
 #include <cstring>
 
+#include "kernels/attention/attention.h"
 #include "kernels/core/device.h"
+#include "kernels/cross_entropy/cross_entropy.h"
+#include "kernels/embedding/embedding.h"
+#include "kernels/rope/rope.h"
 
 namespace k25::trainer {
 namespace {
@@ -12,6 +16,15 @@ constexpr std::int64_t kArrays = 5;
 
 std::int64_t array_bytes(const RunShape& shape) {
   return align_up(bytes_of(Elems{shape.rows()}, DType::kInt32).n);
+}
+
+void check(const RunShape& shape, std::int64_t vocab, const BatchTensors& host) {
+  const std::int64_t rows = shape.rows();
+  kernels::embedding_check_tokens({.tokens = rows, .vocab = vocab}, host.tokens_N);
+  kernels::cross_entropy_check_labels({.rows = rows, .vocab = vocab}, host.labels_N);
+  kernels::rope_check_positions({.rows = rows, .max_position = shape.tokens}, host.position_N);
+  kernels::attention_check_documents({.batch = shape.batch, .tokens = shape.tokens},
+                                     host.doc_begin_BT, host.doc_end_BT);
 }
 
 }  // namespace
@@ -27,12 +40,11 @@ BatchTensors batch_tensors(const data::Batch& b) {
   return {flat(b.tokens), flat(b.labels), flat(b.position), grid(b.doc_begin), grid(b.doc_end)};
 }
 
-BatchUpload::BatchUpload(const RunShape& shape, std::int64_t depth, Allocator& host,
-                         Allocator& state)
-    : shape_(shape), depth_(depth) {
-  if (shape.device == Device::kCpu) return;
-  pinned_ = Buffer(Bytes{depth * kArrays * array_bytes(shape)}, host);
-  device_ = Buffer(plan(shape), state);
+BatchUpload::BatchUpload(const Model& model, std::int64_t depth, Allocator& host, Allocator& state)
+    : shape_(model.shape()), vocab_(model.vocab()), depth_(depth) {
+  if (shape_.device == Device::kCpu) return;
+  pinned_ = Buffer(Bytes{depth * kArrays * array_bytes(shape_)}, host);
+  device_ = Buffer(plan(shape_), state);
 }
 
 Bytes BatchUpload::plan(const RunShape& shape) {
@@ -44,6 +56,7 @@ BatchTensors BatchUpload::upload(const Context& context, const parallel::Mesh& m
   const BatchTensors host = batch_tensors(batch);
   if constexpr (kWithCuda) {
     if (shape_.device == Device::kCuda) {
+      check(shape_, vocab_, host);
       if (next_ == depth_) {
         mesh.wait(context);
         next_ = 0;

@@ -4,7 +4,7 @@
 
 #include "data/loader/loader.h"
 #include "parallel/mesh.h"
-#include "trainer/model/block.h"
+#include "trainer/model/model.h"
 
 namespace k25::trainer {
 
@@ -14,15 +14,17 @@ BatchTensors batch_tensors(const data::Batch& batch);
 class BatchUpload {
  public:
   /// `depth`: uploads without a host wait between them.
-  BatchUpload(const RunShape& shape, std::int64_t depth, Allocator& host, Allocator& state);
+  BatchUpload(const Model& model, std::int64_t depth, Allocator& host, Allocator& state);
   /// Bytes on shape.device (0 on the CPU).
   static Bytes plan(const RunShape& shape);
 
-  /// Valid until the next call. The batch may change at once.
+  /// Valid until the next call. The batch may change at once. Throws kUsage for a batch that the
+  /// ops would refuse on the CPU: on a GPU they cannot read it back.
   BatchTensors upload(const Context& context, const parallel::Mesh& mesh, const data::Batch& batch);
 
  private:
   RunShape shape_;
+  std::int64_t vocab_;
   std::int64_t depth_, next_ = 0;
   Buffer pinned_, device_;
 };

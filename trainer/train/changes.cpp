@@ -62,7 +62,7 @@ bool moves_numbers(const std::string& key, const std::map<std::string, std::stri
   if (key == "mesh.replicate" || key == "mesh.shard" || key == "zero.reduce_after") {
     return value("reduce.mode") == "library";  // otherwise the slots alone fix the order of sums
   }
-  for (const char* same : {"train.batch", "train.accumulation", "train.resume",
+  for (const char* same : {"train.batch", "train.accumulation", "train.resume", "train.init_from",
                            "train.allow_data_change", "reduce.slots", "data.mixture.weights"}) {
     if (key == same) return false;
   }
@@ -149,6 +149,14 @@ void warn_of_changes(const CheckpointInfo& saved, const ParsedConfig& now, const
   for (const auto& [key, value] : all) {
     if (!moves_numbers(key, before) && !moves_numbers(key, after)) continue;
     compare(key, value_or_absent(before, key), value_or_absent(after, key), changes);
+  }
+  const auto start = after.find("train.init_from");
+  if (!now.config.train.init_from.empty() &&
+      value_or_absent(before, "train.init_from") != start->second) {
+    warnings.push_back(fmt::format(
+        "train.init_from {} has no effect, because the run goes on from {}; a new run.dir, or "
+        "--resume none, starts from those weights",
+        start->second, saved.folder.string()));
   }
   compare("machine", "(" + saved.state.fingerprint + ")", "(" + fingerprint + ")", changes);
   if (changes.empty()) return;

@@ -19,9 +19,7 @@ namespace fs = std::filesystem;
 // or missing: then the newest folder counts.
 fs::path latest_of(const fs::path& run) {
   const std::string name = read_pointer(run, "latest");
-  std::error_code error;
-  if (!name.empty() && fs::exists(run / "checkpoints" / name, error))
-    return run / "checkpoints" / name;
+  if (!name.empty() && is_there(run / "checkpoints" / name)) return run / "checkpoints" / name;
   const std::vector<StepFolder> steps = step_folders(run);
   if (steps.empty()) {
     fail(ErrorKind::kCheckpoint, "'" + run.string() + "' holds no finished checkpoint yet");
@@ -36,25 +34,30 @@ fs::path step_of(const fs::path& run, const std::string& text) {
     fail(ErrorKind::kUsage, "'step:" + text + "': expected step:N with a number");
   }
   const fs::path folder = run / "checkpoints" / step_folder_name(step);
-  std::error_code error;
-  if (fs::exists(folder, error)) return folder;
+  if (is_there(folder)) return folder;
   fail(ErrorKind::kCheckpoint,
        folder.string() + ": no such checkpoint; 'k25 inspect " + run.string() + "' lists them");
 }
 
 }  // namespace
 
-fs::path find_checkpoint(const fs::path& path, const std::string& which) {
-  std::error_code error;
-  if (fs::exists(path / "manifest.json", error)) return path;
-  if (!fs::is_directory(path / "checkpoints", error)) {
+fs::path find_checkpoint(const fs::path& path, const std::string& said,
+                         const std::string& otherwise) {
+  const std::string which = said.empty() ? otherwise : said;
+  if (is_there(path / "manifest.json")) {
+    if (said.empty()) return path;
+    fail(ErrorKind::kUsage,
+         "--checkpoint " + said + ": '" + path.string() +
+             "' is one checkpoint; leave --checkpoint out, or give the run directory");
+  }
+  if (!is_folder(path / "checkpoints")) {
     fail(ErrorKind::kCheckpoint, "'" + path.string() +
                                      "' is no run directory and no checkpoint "
                                      "(neither checkpoints/ nor manifest.json is there)");
   }
   if (which == "best") {
     const std::string name = read_pointer(path, "best");
-    const bool known = !name.empty() && fs::exists(path / "checkpoints" / name, error);
+    const bool known = !name.empty() && is_there(path / "checkpoints" / name);
     return known ? path / "checkpoints" / name : latest_of(path);
   }
   if (which == "latest") return latest_of(path);
@@ -67,7 +70,7 @@ LoadedRun load_run(parallel::World& world, const std::filesystem::path& path,
                    std::int64_t batch) {
   LoadedRun run;
   const std::string folder = parallel::from_rank0(
-      world.comm(), "checkpoint", [&] { return find_checkpoint(path, which).string(); });
+      world.comm(), "checkpoint", [&] { return find_checkpoint(path, which, "best").string(); });
   parallel::collectively(world.comm(), "config", [&] {
     run.info = read_checkpoint_info(folder);
     // One forward pass at a time on this world, whatever batch and mesh the run was trained with.

@@ -15,8 +15,10 @@
 namespace k25::trainer {
 
 /// RUN or RUN/checkpoints/step-N: the folder of the checkpoint that `which` names: best (the latest
-/// when there is no best), latest, or step:N. Throws kCheckpoint with what exists.
-std::filesystem::path find_checkpoint(const std::filesystem::path& path, const std::string& which);
+/// when there is no best), latest, or step:N; "" (nothing was said) is `otherwise`. Throws
+/// kCheckpoint with what exists, and kUsage when `which` is to choose from a single checkpoint.
+std::filesystem::path find_checkpoint(const std::filesystem::path& path, const std::string& which,
+                                      const std::string& otherwise);
 
 /// A model with weights from a checkpoint, for forward passes only.
 struct LoadedRun {
@@ -27,8 +29,8 @@ struct LoadedRun {
   std::unique_ptr<parallel::ZeroStore> store;
 };
 
-/// Collective. `batch` sequences per forward pass. The configuration is the checkpoint's own, with
-/// `overrides` and the mesh of this world.
+/// Collective. `which`: best, when it is "". `batch` sequences per forward pass. The configuration
+/// is the checkpoint's own, with `overrides` and the mesh of this world.
 LoadedRun load_run(parallel::World& world, const std::filesystem::path& path,
                    const std::string& which, const std::vector<std::string>& overrides,
                    std::int64_t batch);

@@ -1,5 +1,11 @@
 #include "trainer/train/start_checks.h"
 
+#include <fmt/format.h>
+
+#include "data/io/atomic_file.h"
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/files.h"
+
 namespace k25::trainer {
 
 void warn_of_frozen_model(const Model& model, const ParsedConfig& parsed,
@@ -12,6 +18,34 @@ void warn_of_frozen_model(const Model& model, const ParsedConfig& parsed,
   warnings.push_back("optim.freeze " + parsed.values.at("optim.freeze") +
                      ": training has no effect because every parameter is frozen (" +
                      parsed.origins.at("optim.freeze") + ")");
+}
+
+void require_shared(const std::string& run_dir, const std::string& owner) {
+  const std::filesystem::path lock = std::filesystem::absolute(run_dir) / "lock";
+  std::string seen;
+  try {
+    seen = data::read_file(lock, ErrorKind::kCheckpoint);
+  } catch (const Error& error) {
+    seen = error.what();
+  }
+  if (seen == owner) return;
+  fail(ErrorKind::kCheckpoint,
+       fmt::format(
+           "{} is not the file that rank 0 wrote ({}); run.dir must name one directory on a disk "
+           "that all ranks share, best by an absolute path",
+           lock.string(), seen.empty() ? "it is empty" : seen));
+}
+
+void require_own_checkpoint(const Config& config, const std::filesystem::path& checkpoint,
+                            std::int64_t step) {
+  with_file_errors([&] {
+    if (is_step_of(config.run.dir, checkpoint)) return;
+    fail(
+        ErrorKind::kCheckpoint,
+        fmt::format("train.steps: {} is reached already by {}, at step {}, so that nothing is left "
+                    "to train in {}; raise train.steps above {}",
+                    config.train.steps, checkpoint.string(), step, config.run.dir, step));
+  });
 }
 
 DataFacts describe_data(const data::Corpus& corpus, const data::Split& split) {

@@ -51,7 +51,7 @@ Stepper::Stepper(Runtime& runtime, const Config& config, Model& model, parallel:
       corpus_(corpus),
       sampler_(sampler),
       statistics_(runtime.mesh(), store, runtime.host_allocator(), runtime.allocator()),
-      upload_(model.shape(), micro_batches(config), runtime.host_allocator(), runtime.allocator()),
+      upload_(model, micro_batches(config), runtime.host_allocator(), runtime.allocator()),
       losses_(model.shape(), micro_batches(config), runtime.host_allocator(), runtime.allocator()) {
   batch_.resize(config.train.micro_batch, config.data.sequence);
 }

@@ -30,22 +30,6 @@ namespace k25::trainer {
 namespace {
 
 using parallel::collectively;
-// Every rank writes its own shard, so all must see rank 0's directory: its lock tells.
-void require_shared(const std::string& run_dir, const std::string& owner) {
-  const std::filesystem::path lock = std::filesystem::absolute(run_dir) / "lock";
-  std::string seen;
-  try {
-    seen = data::read_file(lock, ErrorKind::kCheckpoint);
-  } catch (const Error& error) {
-    seen = error.what();
-  }
-  if (seen == owner) return;
-  fail(ErrorKind::kCheckpoint,
-       fmt::format(
-           "{} is not the file that rank 0 wrote ({}); run.dir must name one directory on a disk "
-           "that all ranks share, best by an absolute path",
-           lock.string(), seen.empty() ? "it is empty" : seen));
-}
 
 // Everything of one run that lives from start to end, in order of dependence.
 class TrainRun {
@@ -58,11 +42,15 @@ class TrainRun {
   void open_data();
   void build();
   void start_state();
+  bool is_done() const;
+  void open_files();
   void report_start();
   void evaluate();
   bool one_step(const std::atomic<bool>& save_and_stop);
   void check_policy(const StepResult& result);
   void record(const StepResult& result, double step_seconds);
+  template <class Record>
+  void write_metrics(const Record& record);
   void maybe_kill(std::int64_t step);
   void finish(bool stopped);
   void report_memory();
@@ -96,6 +84,7 @@ TrainRun::TrainRun(parallel::World& world, const ParsedConfig& parsed)
   open_data();
   build();
   start_state();
+  open_files();
   report_start();
 }
 
@@ -106,7 +95,9 @@ void TrainRun::note(const std::string& text) {
 void TrainRun::open_run_directory() {
   const std::string owner = parallel::from_rank0(runtime_.comm(), "run directory", [&] {
     lock_ = std::make_unique<RunLock>(config_.run.dir);
-    with_file_errors([&] { remove_leftovers(config_.run.dir); });
+    with_file_errors([&] {
+      for (const std::string& line : remove_leftovers(config_.run.dir)) warnings_.push_back(line);
+    });
     return lock_->owner();
   });
   collectively(runtime_.comm(), "run directory", [&] { require_shared(config_.run.dir, owner); });
@@ -177,7 +168,9 @@ void TrainRun::build() {
 }
 
 void TrainRun::start_state() {
-  const DataIdentity data = identify_data(config_, *corpus_, split_, *sampler_);
+  DataIdentity data;
+  collectively(runtime_.comm(), "corpus",
+               [&] { data = identify_data(config_, *corpus_, split_, *sampler_); });
   if (resume_target_) {
     CheckpointInfo source;
     collectively(runtime_.comm(), "resume", [&] {
@@ -192,7 +185,7 @@ void TrainRun::start_state() {
     initialize_parameters(*store_, config_.run.seed);
     if (!config_.train.init_from.empty()) {
       const std::string source = parallel::from_rank0(runtime_.comm(), "init_from", [&] {
-        return find_checkpoint(config_.train.init_from, "best").string();
+        return find_checkpoint(config_.train.init_from, "", "best").string();
       });
       load_checkpoint(runtime_.mesh(), *store_, source, LoadWhat::kWeightsOnly);
       state_.init_digest = state_digest(runtime_.mesh(), *store_);
@@ -205,14 +198,31 @@ void TrainRun::start_state() {
   state_.batch = config_.train.batch;
   state_.corpus_digest = data.corpus_digest;
   state_.order_digest = data.order_digest;
+  state_.tokenizer_digest = data.tokenizer_digest;
   state_.config_digest = data::sha256_hex(parsed_.resolved);
   state_.fingerprint = runtime_.fingerprint();
+}
 
+bool TrainRun::is_done() const { return state_.step >= config_.train.steps; }
+
+// The first that changes what stands in the run directory: everything that can refuse the start has
+// had its say. A run that is done already changes nothing.
+void TrainRun::open_files() {
+  if (!is_done()) {
+    set_aside_for(runtime_.comm(), config_.run.dir, config_.train.resume, resume_target_,
+                  warnings_);
+  }
   collectively(runtime_.comm(), "metrics", [&] {
     if (!runtime_.is_root()) return;
-    data::write_file_atomically(std::filesystem::path(config_.run.dir) / "config.yaml",
-                                parsed_.resolved, ErrorKind::kCheckpoint);
-    metrics_ = std::make_unique<Metrics>(config_.run.dir, config_.log, state_.step);
+    LogConfig log = config_.log;
+    if (is_done()) {
+      require_own_checkpoint(config_, *resume_target_, state_.step);
+      log.metrics = log.tensorboard = false;
+    } else {
+      data::write_file_atomically(std::filesystem::path(config_.run.dir) / "config.yaml",
+                                  parsed_.resolved, ErrorKind::kCheckpoint);
+    }
+    metrics_ = std::make_unique<Metrics>(config_.run.dir, log, state_.step);
   });
 }
 
@@ -248,7 +258,7 @@ void TrainRun::evaluate() {
     state_.best_step = state_.step;
     state_.best_loss = *eval.loss;
   }
-  if (metrics_ != nullptr) metrics_->write(eval);
+  if (metrics_ != nullptr) write_metrics(eval);
   if (best && config_.checkpoint.best) {
     writer_->save(state_);
     writer_->mark_best(state_.step);
@@ -269,11 +279,13 @@ void TrainRun::check_policy(const StepResult& result) {
     fmt::print(stderr, "k25: warning: step {}: {}\n", state_.step, plan.reason);
   }
   if (plan.action == optim::StepAction::kStop) {
+    writer_->finish();  // what is being saved counts
     throw parallel::AgreedError(
         ErrorKind::kNumeric,
-        fmt::format("step {}: {}; parameters and moments are those of the last applied update, the "
-                    "last checkpoint stands",
-                    state_.step, plan.reason),
+        fmt::format("step {}: {}; parameters and moments are those of the last applied update, {}",
+                    state_.step, plan.reason,
+                    resume_target_ || writer_->saved_step() >= 0 ? "the last checkpoint stands"
+                                                                 : "no checkpoint was saved yet"),
         0);
   }
 }
@@ -288,8 +300,18 @@ void TrainRun::record(const StepResult& result, double step_seconds) {
                                               .save_seconds = writer_->take_seconds(),
                                               .memory = runtime_.allocator().live()});
   if (metrics_ == nullptr) return;
+  write_metrics(record);
+}
+
+template <class Record>
+void TrainRun::write_metrics(const Record& record) {
   lock_->require_held();  // else a long run would write into a directory that is gone
-  metrics_->write(record);
+  try {
+    metrics_->write(record);
+  } catch (const Error&) {
+    lock_->require_held();  // it may have gone this moment: that is the reason then
+    throw;
+  }
 }
 
 bool TrainRun::one_step(const std::atomic<bool>& save_and_stop) {
@@ -342,7 +364,7 @@ void TrainRun::report_memory() {
 }
 
 void TrainRun::run(const std::atomic<bool>& save_and_stop) {
-  if (state_.step >= config_.train.steps) {
+  if (is_done()) {
     note(fmt::format("nothing to do: the checkpoint is at step {}, train.steps is {}", state_.step,
                      config_.train.steps));
     return;

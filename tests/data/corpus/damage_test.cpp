@@ -1,5 +1,8 @@
 // Every way in which a corpus on disk can be wrong: one message, kData, naming file and values.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <fstream>
 
 #include "data/corpus/corpus.h"
 #include "data/io/atomic_file.h"
@@ -105,14 +108,17 @@ TEST_F(Damage, ManifestThatIsNotJson) {
   for (const std::string text :
        {"", "{", "hello", "{\"format\": \"k25-corpus\",}", "\xff\xfe", "[1"}) {
     write_text(manifest_, text);
-    expect_bad(path, "not JSON", std::to_string(text.size()) + " bytes");
+    expect_bad(path, "damaged manifest", "not JSON", std::to_string(text.size()) + " bytes");
   }
   write_text(manifest_, "{\n  \"format\": nonsense\n}");
   expect_bad(path, "line 2");
-  for (const std::string text : {"[]", "null", "3"}) {
+  for (const auto& [text, type] : {std::pair{"[]", "array"}, {"null", "null"}, {"3", "number"}}) {
     write_text(manifest_, text);
-    expect_bad(path, text, "expected an object");
+    expect_bad(path + ": damaged manifest: holds a JSON " + type + ", expected an object");
   }
+  const std::string deep = std::string(1000000, '[') + std::string(1000000, ']');
+  write_text(manifest_, "{\"more\": " + deep + "," + original_.substr(1));
+  expect_bad(path + ": damaged manifest: nested more than 16 deep");
   write_text(manifest_, original_.substr(0, original_.size() / 2));
   expect_bad(path, "not JSON");
   std::filesystem::remove(manifest_);
@@ -259,6 +265,77 @@ TEST_F(Damage, TokensOutsideTheVocabulary) {
   labels[7] = 3;
   copy_with(layout, "/labels", raw(labels));
   expect_bad("tokens-00000.h5", "label 3 at offset 7");
+}
+
+/// What happens to a corpus in use.
+class DamageInUse : public Damage {
+ protected:
+  DamageInUse()
+      : path_(file("tokens-00000.h5")),
+        layout_(read_h5_layout(path_, ErrorKind::kData)),
+        written_(std::filesystem::last_write_time(path_)) {}
+
+  void expect_bad_read(const std::string& part) const {
+    std::vector<std::int32_t> tokens(500);
+    std::vector<std::uint8_t> labels(500);
+    expect_error(
+        ErrorKind::kData, [&] { corpus_.read(0, 500, tokens.data(), labels.data()); },
+        path_.string() + ": " + part);
+    corpus_.read(500, 1000, tokens.data(), labels.data());  // the other file is as it was
+  }
+  void overwrite(const std::string& dataset, std::int64_t at, const std::string& bytes) const {
+    std::fstream out(path_, std::ios::in | std::ios::out | std::ios::binary);
+    out.seekp(layout_.at(dataset).offset + at);
+    out << bytes;
+    ASSERT_TRUE(out.good());
+  }
+
+  std::filesystem::path path_;
+  H5Layout layout_;
+  std::filesystem::file_time_type written_;
+  Corpus corpus_{manifest_};
+};
+
+TEST_F(DamageInUse, AShortenedFile) {
+  const auto size = std::filesystem::file_size(path_);
+  std::filesystem::resize_file(path_, 3000);
+  expect_bad_read("was shortened while it was in use (" + std::to_string(size) +
+                  " bytes at first, now 3000)");
+  std::filesystem::resize_file(path_, 0);
+  expect_bad_read("was shortened while it was in use");
+}
+
+TEST_F(DamageInUse, AFileThatWasWrittenTo) {
+  overwrite("/tokens", 20, std::string(2, '\0'));
+  std::filesystem::last_write_time(path_, written_ + std::chrono::seconds(1));
+  expect_bad_read("was written to while it was in use");
+}
+
+// The time of the last write does not always tell.
+TEST_F(DamageInUse, TokensAndLabelsOutOfRange) {
+  overwrite("/tokens", 24, "\xff\xff");
+  std::filesystem::last_write_time(path_, written_);
+  expect_bad_read("token 65535 at offset 12 >= vocab 1001");
+  overwrite("/tokens", 24, std::string(2, '\0'));
+  overwrite("/labels", 7, "\x03");
+  std::filesystem::last_write_time(path_, written_);
+  expect_bad_read("label 3 at offset 7, expected 0 or 1");
+}
+
+TEST_F(Damage, APipeInPlaceOfAFile) {
+  for (const auto* name : {"manifest.json", "tokens-00001.h5", "tokenizer.model"}) {
+    std::filesystem::rename(file(name), file("aside"));
+    ASSERT_EQ(::mkfifo(file(name).c_str(), 0600), 0);
+    expect_bad(file(name).string() + ": is no regular file");
+    std::filesystem::remove(file(name));
+    std::filesystem::rename(file("aside"), file(name));
+  }
+  EXPECT_EQ(Corpus(manifest_).info().tokens, 1000);
+}
+
+TEST_F(Damage, AManifestWithoutEnd) {
+  std::filesystem::resize_file(manifest_, (std::uintmax_t{256} << 20) + 1);
+  expect_bad(manifest_.string() + ": has 268435457 bytes, expected at most 268435456");
 }
 
 TEST_F(Damage, MissingTables) {

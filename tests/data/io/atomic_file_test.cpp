@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <csignal>
 
@@ -38,6 +39,21 @@ TEST(AtomicFile, NamesTheFileAndTheReason) {
       [&] { write_file_atomically(folder / "no/x", "y", ErrorKind::kCheckpoint); },
       (folder / "no/x").string(), "No such file or directory");
   EXPECT_EQ(message.find("partial"), std::string::npos) << message;
+}
+
+TEST(AtomicFile, ReadsRegularFilesOnlyAndAtMostTheLimit) {
+  const ScratchFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  for (const auto& path : {folder / "pipe", std::filesystem::path("/dev/zero")}) {
+    expect_error(
+        ErrorKind::kUsage, [&] { read_file(path, ErrorKind::kUsage); },
+        path.string() + ": is no regular file");
+  }
+  write_text(folder / "x", "1234");
+  EXPECT_EQ(read_file(folder / "x", ErrorKind::kData, Bytes{4}), "1234");
+  expect_error(
+      ErrorKind::kData, [&] { read_file(folder / "x", ErrorKind::kData, Bytes{3}); },
+      (folder / "x").string() + ": has 4 bytes, expected at most 3");
 }
 
 TEST(AtomicFile, NoSpaceKeepsTheOldFileAndLeavesNothing) {

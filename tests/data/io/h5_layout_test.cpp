@@ -71,7 +71,7 @@ TEST(H5Layout, RoundTripsEveryTypeNestedEmptyAndScalar) {
     EXPECT_EQ(read.at(name).type, dataset.type) << name;
     EXPECT_EQ(read.at(name).shape, dataset.shape) << name;
     EXPECT_EQ(read.at(name).offset, dataset.offset) << name;
-    const auto bytes = file.bytes(name, dataset.type);
+    const auto bytes = file.values<std::byte>(name, dataset.type);
     ASSERT_EQ(static_cast<std::int64_t>(bytes.size()), dataset.bytes()) << name;
     EXPECT_TRUE(std::all_of(bytes.begin(), bytes.end(), [&](std::byte b) {
       return b == static_cast<std::byte>(dataset.offset / 4096 + 1);
@@ -299,11 +299,11 @@ TEST(H5Layout, MissingDatasetWrongTypeAndForeignLayouts) {
   const H5File file(folder / "x.h5", kKind);
   EXPECT_TRUE(file.has("/z"));
   EXPECT_FALSE(file.has("/a"));
-  EXPECT_TRUE(file.bytes("/empty", H5Type::kI64).empty());
+  EXPECT_TRUE(file.values<std::int64_t>("/empty", H5Type::kI64).empty());
   EXPECT_EQ(file.values<float>("/a/ramp", H5Type::kF32)[14], 14.5f);
   expect_error(
-      kKind, [&] { file.bytes("/y", H5Type::kU8); }, (folder / "x.h5").string(), "/y", "missing");
-  expect_error(kKind, [&] { file.bytes("/z", H5Type::kU16); }, "/z", "holds u8, expected u16");
+      kKind, [&] { file.dataset("/y", H5Type::kU8); }, (folder / "x.h5").string(), "/y", "missing");
+  expect_error(kKind, [&] { file.dataset("/z", H5Type::kU16); }, "/z", "holds u8, expected u16");
 
   const hid_t other = H5Fcreate((folder / "y.h5").c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
   const hsize_t extent = 8;
@@ -329,6 +329,35 @@ TEST(H5Layout, MovesAndOutlivesRenames) {
   write_small(folder / "x.h5");
   b = H5File(folder / "x.h5", kKind);
   EXPECT_EQ(b.values<std::uint8_t>("/z", H5Type::kU8)[0], 1);
+}
+
+TEST(H5Layout, ReadsAPartAndNothingOutside) {
+  const ScratchFolder folder;
+  write_small(folder / "x.h5");
+  const H5File file(folder / "x.h5", kKind);
+  const H5Dataset& z = file.dataset("/z", H5Type::kU8);
+  std::vector<std::uint8_t> two(2);
+  file.read_values(z, 1, std::span(two));
+  EXPECT_EQ(two, (std::vector<std::uint8_t>{2, 3}));
+  const std::int64_t end = z.bytes();
+  EXPECT_THROW(file.read_values(z, end - 1, std::span(two)), Error);
+  EXPECT_THROW(file.read_values(z, -1, std::span(two)), Error);
+}
+
+// A memory map would end the process here.
+TEST(H5Layout, AFileThatShrinksWhileItIsOpen) {
+  const ScratchFolder folder;
+  write_small(folder / "x.h5");
+  const H5File file(folder / "x.h5", kKind);
+  file.require_unchanged();
+  const auto size = std::filesystem::file_size(folder / "x.h5");
+  std::filesystem::resize_file(folder / "x.h5", 100);
+  expect_error(
+      kKind, [&] { file.values<std::uint8_t>("/z", H5Type::kU8); }, (folder / "x.h5").string(),
+      "ends at byte 100", "truncated");
+  expect_error(
+      kKind, [&] { file.require_unchanged(); }, (folder / "x.h5").string(), "was shortened",
+      std::to_string(size) + " bytes at first, now 100");
 }
 
 // CASES A52: the library has one lock.

@@ -144,6 +144,15 @@ TEST_F(PrepareTest, OnlyResponsesCarryLabels) {
   EXPECT_EQ(c.documents[1].topic, -1);
 }
 
+TEST_F(PrepareTest, HiddenNamesAreSkippedAndCounted) {
+  put("docs/a.txt", sentences(0, 40));
+  put("docs/.a.txt", "hidden");
+  put("docs/.git/b.txt", "hidden");
+  const PrepareReport report = prepare(options());
+  EXPECT_EQ(report.files, 1);
+  EXPECT_EQ(report.hidden_skipped, 2);
+}
+
 TEST_F(PrepareTest, ExactDuplicates) {
   put("docs/a", sentences(0, 30));
   put("docs/b", sentences(50, 80));

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -93,10 +94,23 @@ void calls_differ(World& world) {
   }
 }
 
-void sizes_differ(World& world) {
-  std::vector<char> a(8192 * 8);
-  const Bytes size{world.rank() == 1 ? 8192 : 4096};
-  world.comm().all_gather({"layers.3"}, {a.data(), size}).wait();
+/// Rank 1 expects 24 bytes and gets `bytes`: it must find them neither in its buffer nor behind it.
+void sizes_differ(World& world, std::int64_t bytes) {
+  std::vector<char> a(static_cast<std::size_t>(2 * bytes), 'a');
+  const Bytes size{world.rank() == 1 ? 24 : bytes};
+  if (world.rank() == 0) std::fill(a.begin(), a.end(), 'b');
+  // Both orders: the receive is posted before the message comes, and after.
+  if (world.rank() == static_cast<int>(bytes / 16384 % 2)) {
+    std::this_thread::sleep_for(milliseconds(100));
+  }
+  try {
+    world.comm().all_gather({"layers.3"}, {a.data(), size}).wait();
+  } catch (const Error&) {
+    if (world.rank() == 1 && std::ranges::count(a, 'b') > 0) {
+      std::fprintf(stderr, "error: the buffer of rank 1 was written to\n");
+    }
+    throw;
+  }
 }
 
 void one_rank_cannot_open(World& world) {
@@ -148,7 +162,9 @@ const std::map<std::string, std::function<void(World&)>>& scenarios() {
       {"never_joins", work_on},
       {"too_long", computes_too_long},
       {"calls_differ", calls_differ},
-      {"sizes_differ", sizes_differ},
+      {"size_1000", [](World& world) { sizes_differ(world, 1000); }},
+      {"size_16384", [](World& world) { sizes_differ(world, 16384); }},
+      {"size_1000000", [](World& world) { sizes_differ(world, 1000000); }},
       {"cannot_open", one_rank_cannot_open},
       {"continued", is_stopped_and_continued},
       {"forgets", forgets_to_finish},

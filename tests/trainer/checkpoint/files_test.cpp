@@ -2,6 +2,7 @@
 #include "trainer/checkpoint/files.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -155,6 +156,46 @@ TEST(MoveIntoPlace, ReplacesWhatStandsThere) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.parent_path()), {}), 1);
 }
 
+TEST(MoveIntoPlace, WhatCannotBeRemovedIsOutOfTheWay) {
+  const ScratchFolder run;
+  make_steps(run.path(), {7});
+  const fs::path folder = run.path() / "checkpoints" / "step-000007";
+  fs::create_directories(folder.string() + ".removed-1.tmp");
+  write_text(folder.string() + ".removed-x.tmp", "a user's");
+  make_unfinished(folder);
+  move_into_place(folder.string() + ".tmp", folder);
+  EXPECT_TRUE(fs::is_empty(folder));
+  EXPECT_TRUE(remove_leftovers(run.path()).empty());
+  EXPECT_FALSE(fs::exists(folder.string() + ".removed-1.tmp"));
+  EXPECT_TRUE(fs::exists(folder.string() + ".removed-x.tmp"));
+}
+
+TEST(RegularFiles, AnythingElseInTheirPlaceIsRefused) {
+  for (const char* name : {"lock", "config.yaml", "metrics.jsonl", "latest", "best"}) {
+    const ScratchFolder run;
+    require_regular_files(run.path());
+    ASSERT_EQ(mkfifo((run / name).c_str(), 0600), 0);
+    expect_error(
+        ErrorKind::kCheckpoint, [&] { require_regular_files(run.path()); },
+        (run / name).string() + ": is no regular file, but a pipe", "run.dir");
+    fs::remove(run / name);
+    write_text(run / "target", "x");
+    fs::create_symlink(run / "target", run / name);
+    require_regular_files(run.path());
+  }
+}
+
+TEST(TypeAt, ALoopOfLinksIsNotNothing) {
+  const ScratchFolder folder;
+  EXPECT_FALSE(is_there(folder / "nowhere"));
+  EXPECT_TRUE(is_folder(folder.path()));
+  fs::create_symlink(folder / "a", folder / "b");
+  fs::create_symlink(folder / "b", folder / "a");
+  expect_error(
+      ErrorKind::kCheckpoint, [&] { is_there(folder / "a"); }, (folder / "a").string(),
+      "may not look there", "symbolic links");
+}
+
 TEST(Pointer, MissingIsEmpty) {
   const ScratchFolder run;
   EXPECT_EQ(read_pointer(run.path(), "best"), "");
@@ -275,6 +316,16 @@ TEST(RunLock, AFolderOfSomethingElseIsRefusedAndLeftAlone) {
   expect_error(
       ErrorKind::kCheckpoint, [&] { RunLock lock(root / "thesis.tex" / "run"); }, "run.dir",
       "cannot create");
+}
+
+TEST(RunLock, APathUpFromAFolderThatIsNotThereIsRefused) {
+  const ScratchFolder root;
+  expect_error(
+      ErrorKind::kCheckpoint, [&] { RunLock lock(root / "a" / ".." / "run"); }, "run.dir",
+      "there is no folder", (root / "a").string(), "without '..'");
+  EXPECT_TRUE(fs::is_empty(root.path()));
+  fs::create_directories(root / "a");
+  const RunLock lock(root / "a" / ".." / "run");
 }
 
 TEST(RunLock, WhatCannotBeOpenedIsNamed) {

@@ -26,6 +26,13 @@ class Resume : public testing::Test {
     const auto target = find_resume_target(test_world().comm(), run_.path(), resume, notes_);
     return target ? target->filename().string() : "none";
   }
+  // As a start does once nothing can refuse it any more.
+  std::string find_and_start(const std::string& resume) {
+    notes_.clear();
+    const auto target = find_resume_target(test_world().comm(), run_.path(), resume, notes_);
+    set_aside_for(test_world().comm(), run_.path(), resume, target, notes_);
+    return target ? target->filename().string() : "none";
+  }
   fs::path step(std::int64_t n) const { return run_.path() / "checkpoints" / step_folder_name(n); }
   static void damage(const fs::path& file) {
     on_rank0([&] { fs::resize_file(file, fs::file_size(file) - 1); });
@@ -57,14 +64,22 @@ TEST_F(Resume, AutoInAFreshDirectoryFindsNone) {
 
 TEST_F(Resume, NoneSetsEverythingAside) {
   EXPECT_EQ(find("none"), "none");
+  EXPECT_EQ(find("auto"), "step-000003");  // looking changes nothing
+  on_rank0([&] { data::write_text(run_.path() / "config.yaml", "old"); });
+  EXPECT_EQ(find_and_start("none"), "none");
   EXPECT_EQ(find("auto"), "none");
   EXPECT_TRUE(fs::exists(run_.path() / "checkpoints.before-1" / "step-000003" / "manifest.json"));
+  EXPECT_TRUE(fs::exists(run_.path() / "config.yaml.before-1"));
+  EXPECT_FALSE(fs::exists(run_.path() / "config.yaml"));
   EXPECT_FALSE(fs::exists(run_.path() / "latest"));
 }
 
 TEST_F(Resume, AStepSetsLaterOnesAside) {
   on_rank0([&] { write_pointer(run_.path(), "best", "step-000003"); });
   EXPECT_EQ(find("step:0002"), "step-000002");
+  EXPECT_TRUE(fs::exists(step(3)));
+  EXPECT_EQ(find_and_start("step:0002"), "step-000002");
+  EXPECT_FALSE(fs::exists(step(3)));
   EXPECT_EQ(find("auto"), "step-000002");
   on_rank0([&] {
     EXPECT_EQ(read_pointer(run_.path(), "latest"), "step-000002");
@@ -94,6 +109,9 @@ TEST_F(Resume, APathElsewhereSetsThisRunAside) {
   Job source(meshes().front());
   save(source, other.path(), 9);
   EXPECT_EQ(find(other.path().string()), "step-000009");
+  EXPECT_TRUE(fs::exists(run_.path() / "checkpoints"));
+  EXPECT_EQ(find_and_start(other.path().string()), "step-000009");
+  EXPECT_FALSE(is_step_of(run_.path(), other.path() / "checkpoints" / "step-000009"));
   EXPECT_TRUE(fs::exists(run_.path() / "checkpoints.before-1"));
   EXPECT_EQ(find("auto"), "none");
   expect_agreed(

@@ -106,6 +106,10 @@ TEST(Places, of_keys_elements_and_sections) {
             "x: 300 tokens, model.vocab is 299; set model.vocab (model.vocab: cfg.yaml:8:10)");
   EXPECT_EQ(with_place(parsed, "raise comm.timeout_s"), "raise comm.timeout_s") << "a default";
   EXPECT_EQ(with_place(parsed, "no key at all."), "no key at all.");
+  EXPECT_EQ(with_place(parsed, "corpus/manifest.json: cannot open"),
+            "corpus/manifest.json: cannot open (data.train: cfg.yaml:10:10)");
+  EXPECT_EQ(with_place(parse(kGoodConfig, {"train.init_from=old"}), "'old' is no run directory"),
+            "'old' is no run directory (train.init_from: --set train.init_from=old)");
 }
 
 TEST(Places, an_agreed_error_stays_one_and_other_kinds_pass) {

@@ -46,8 +46,28 @@ TEST(Batch, all_three_must_agree) {
   expect_problem(only_problem(with_train("batch: 24, micro_batch: 2, accumulation: 4"), {}, 2),
                  "cfg.yaml:12:27",
                  {"24 = micro_batch 2 x accumulation 4 x 2 data ranks does not hold", "nearby: 3"});
-  expect_problem(only_problem(with_train("batch: 25, micro_batch: 2, accumulation: 4"), {}, 2),
-                 "cfg.yaml:12:27", {"nearby: none"});
+  expect_problem(
+      only_problem(with_train("batch: 25, micro_batch: 2, accumulation: 4"), {}, 2),
+      "cfg.yaml:12:44",
+      {"train.micro_batch: micro_batch 2 x accumulation 4 = 8 does not divide train.batch "
+       "25 at any number of ranks; a train.batch that fits 2 data ranks: 16"});
+}
+
+TEST(Batch, one_that_no_number_of_ranks_divides_names_the_nearest_batches) {
+  const auto problem = [](const std::string& train, std::int64_t ranks) {
+    return only_problem(with_train(train), {}, ranks);
+  };
+  expect_problem(problem("batch: 4, micro_batch: 5", 1), "cfg.yaml:12:43",
+                 {"train.micro_batch: 5 does not divide train.batch 4 at any number of ranks; a "
+                  "train.batch that fits 1 data ranks: 5"});
+  expect_problem(problem("batch: 16, accumulation: 3", 2), "cfg.yaml:12:45",
+                 {"train.accumulation: 3 does not divide train.batch 16",
+                  "a train.batch that fits 2 data ranks: 12 or 18"});
+}
+
+TEST(DataTrain, a_folder_is_answered_with_its_manifest) {
+  expect_problem(only_problem(edited("corpus/manifest.json", "/usr")), "cfg.yaml:10:10",
+                 {"data.train: '/usr' is a folder; name the manifest in it: /usr/manifest.json"});
 }
 
 TEST(Batch, fewer_than_two_are_not_enough) {
@@ -64,7 +84,7 @@ TEST(Batch, sizes_beyond_all_machines_are_refused_without_overflow) {
   EXPECT_NE(
       only_problem(with_train("batch: 16777216, micro_batch: 16777216, accumulation: 16777216"), {},
                    1048576)
-          .find("nearby: none"),
+          .find("does not divide train.batch 16777216 at any number of ranks"),
       std::string::npos);
   EXPECT_NE(only_problem(with_train("batch: 99999999999, micro_batch: 1")).find("[1, 16777216]"),
             std::string::npos);

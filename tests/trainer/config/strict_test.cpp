@@ -28,6 +28,53 @@ TEST(Strict, unknown_key_of_another_section_is_found) {
                  "cfg.yaml:14:3", {"'train.zzzzzzzz'", "k25 config --keys"});
 }
 
+TEST(Strict, a_dot_in_a_key_does_not_nest) {
+  expect_problem(only_problem(std::string(kGoodConfig) + "optim.lr: 5\n"), "cfg.yaml:18:1",
+                 {"unknown key 'optim.lr'; write it nested: optim: {lr: ...}"});
+  expect_problem(only_problem(std::string(kGoodConfig) + "optim.schedule: {kind: cosine}\n"),
+                 "cfg.yaml:18:1",
+                 {"unknown key 'optim.schedule'; write it nested: optim: {schedule: ...}"});
+  expect_problem(only_problem(std::string(kGoodConfig) + "optim.schedule.kind: cosine\n"),
+                 "cfg.yaml:18:1", {"write it nested: optim: {schedule: {kind: ...}}"});
+  expect_problem(only_problem(edited("  lr: 2.0e-5\n", "  lr: 1\n  schedule.kind: cosine\n")),
+                 "cfg.yaml:18:3",
+                 {"unknown key 'schedule.kind'; write it nested: schedule: {kind: ...}"});
+  expect_problem(only_problem(kGoodConfig, {"optim={lr: 1, schedule.kind: cosine}"}),
+                 "--set optim={lr: 1, schedule.kind: cosine}", {"unknown key 'schedule.kind'"});
+  EXPECT_EQ(parse(edited("sequence: 128", "sequence: 128\n  mixture: {weights: {a.b: 1}}"))
+                .config.data.mixture_weights.at("a.b"),
+            1.0)
+      << "names of the user may have dots";
+}
+
+TEST(Strict, an_empty_key_is_unknown) {
+  for (const char* line : {"\"\": {optim: {lr: 5}}\n", "\"\": 4\n"}) {
+    expect_problem(only_problem(std::string(kGoodConfig) + line), "cfg.yaml:18:1",
+                   {"unknown key ''"});
+  }
+  for (const char* set : {".log.format=json", "log..format=json", ".=1"}) {
+    expect_problem(only_problem(kGoodConfig, {set}), std::string("--set ") + set,
+                   {"unknown key ''"});
+  }
+  EXPECT_NE(only_problem(kGoodConfig, {"optim.lr.=1"}).find("below a key"), std::string::npos);
+}
+
+TEST(Strict, many_problems_are_counted) {
+  std::string text = kGoodConfig;
+  for (int i = 0; i < 30000; ++i) text += "k" + std::to_string(i) + ": 1\n";
+  const std::vector<std::string> problems = problems_of(text);
+  ASSERT_EQ(problems.size(), 21u);
+  EXPECT_EQ(problems[19].rfind("cfg.yaml:37:1: unknown key 'k19'", 0), 0u) << problems[19];
+  EXPECT_EQ(problems[20], "and 29980 more problems");
+}
+
+TEST(Strict, directives_are_refused) {
+  for (const char* line : {"%FOO bar", "%YAML 1.2", "%TAG ! tag:x,1:"}) {
+    expect_problem(only_problem(std::string("# a\n") + line + "\n---\n" + kGoodConfig),
+                   "cfg.yaml:2:1", {"directives are not supported", line});
+  }
+}
+
 TEST(Strict, all_problems_are_listed_at_once) {
   const auto lines = problems_of(edited("  lr: 2.0e-5\n", "  lrr: 1\n  betaz: [1]\nrunn: {}\n"));
   ASSERT_EQ(lines.size(), 4u) << ::testing::PrintToString(lines);

@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "tests/trainer/config/config_text.h"
+#include "trainer/config/printable.h"
 #include "trainer/config/read_values.h"
 
 namespace k25::trainer {
@@ -86,7 +87,7 @@ TEST(Values, messages_name_place_key_type_and_text) {
     return only_problem(edited(from, to));
   };
   expect_problem(problem("steps: 20", "steps: twenty"), "cfg.yaml:13:10",
-                 {"train.steps", "expected an integer >= 1", "got 'twenty'"});
+                 {"train.steps", "expected an integer in [1, 9007199254740992]", "got 'twenty'"});
   expect_problem(problem("steps: 20", "steps: 010"), "cfg.yaml:13:10",
                  {"without leading zeros", "'010'"});
   expect_problem(problem("batch: 24", "batch: -4"), "cfg.yaml:14:10",
@@ -171,6 +172,34 @@ TEST(Values, the_bad_element_is_named_where_it_stands) {
   const std::string nothing = only_problem(with("\n  pattern: []"));
   expect_problem(nothing, "cfg.yaml:9:12", {"got a list []"});
   EXPECT_EQ(nothing.find("model.pattern["), std::string::npos) << nothing;
+}
+
+TEST(Values, integers_end_where_doubles_skip_some) {
+  for (const char* last : {"9007199254740992", "9007199254740992e0"}) {
+    EXPECT_EQ(parse(edited("steps: 20", std::string("steps: ") + last)).config.train.steps,
+              9007199254740992);
+  }
+  for (const char* beyond : {"9007199254740993", "1e16"}) {
+    expect_problem(only_problem(edited("steps: 20", std::string("steps: ") + beyond)),
+                   "cfg.yaml:13:10", {"expected an integer in [1, 9007199254740992]"});
+  }
+}
+
+TEST(Values, a_nul_character_is_refused_with_its_key) {
+  expect_problem(only_problem(edited("dir: runs/a", "dir: \"a\\0b\"")), "cfg.yaml:2:8",
+                 {"run.dir: expected text without NUL characters, got the quoted text 'a\\x00b'"});
+  expect_problem(only_problem(kGoodConfig, {"optim.freeze=[a, \"b\\0\"]"}),
+                 "--set optim.freeze=[a, \"b\\0\"]",
+                 {"optim.freeze[1] is the quoted text 'b\\x00'"});
+}
+
+TEST(Values, messages_are_printable) {
+  EXPECT_EQ(printable("a\nb\tc\x7f\x1b[1m\xff\xc3\xa4\xc2\x9b\xc3"),
+            "a\\nb\\x09c\\x7f\\x1b[1m\\xff\xc3\xa4\\u009b\\xc3");
+  EXPECT_EQ(printable_start(std::string(60, 'x')), std::string(60, 'x'));
+  EXPECT_EQ(printable_start(std::string(61, 'x')), std::string(60, 'x') + "...");
+  expect_problem(only_problem(kGoodConfig, {"optim.lr=\"a\nb\""}), "--set optim.lr=\"a\\nb\"",
+                 {"got the quoted text 'a b'"});
 }
 
 TEST(Values, a_long_value_is_shortened) {

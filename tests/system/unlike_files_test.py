@@ -1,0 +1,128 @@
+"""Runs whose files may not be read, are no files, go away, or say what no run can have written."""
+
+import os
+import shutil
+import subprocess
+import time
+import unittest
+
+import k25_testing
+from k25_testing import K25
+from train_testing import TrainTest, rewrite_manifest
+
+
+def nobody():
+    """For subprocess: the modes of files do not bind root."""
+    return {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+
+
+class UnlikeFiles(TrainTest):
+    """Files that may not be read, are none, or say what no run can have written."""
+
+    def as_nobody(self, *args):
+        begin = time.monotonic()
+        self.folder.chmod(0o777)
+        process = subprocess.Popen([K25, *map(str, args)], env=k25_testing.environment(), stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, start_new_session=True, **nobody())
+        return k25_testing.finish(process, 30, begin)
+
+    def test_a_run_that_may_not_be_read(self):
+        self.assert_ok(self.train({"train.steps": 1}))
+        closed = self.folder / "closed"
+        closed.mkdir()
+        shutil.move(self.run_dir, closed / "run")
+        self.write_config({"train.steps": 2, "run.dir": str(self.folder / "new")})
+        self.config_path.chmod(0o644)
+        os.symlink(closed / "run", self.run_dir)
+        for mode in (0o600, 0o000):
+            closed.chmod(mode)
+            for args in (("inspect", self.run_dir), ("eval", self.run_dir), ("sample", self.run_dir)):
+                self.assert_error(self.as_nobody(*args), 2, self.run_dir, "Permission denied")
+        closed.chmod(0o755)
+        (closed / "run").chmod(0o600)
+        for args in (("inspect", self.run_dir), ("eval", self.run_dir), ("sample", self.run_dir),
+                     ("train", self.config_path, "--resume", self.run_dir),
+                     ("train", self.config_path, "--set", f"train.init_from={self.run_dir}"),
+                     ("train", self.config_path, "--set", f"run.dir={self.run_dir}")):
+            result = self.assert_error(self.as_nobody(*args), 4, self.run_dir, "Permission denied")
+            self.assertNotIn("filesystem error", result.stderr)
+            self.assertNotIn("no run directory", result.stderr)
+        (closed / "run").chmod(0o755)
+
+    def test_a_checkpoint_that_may_not_be_removed(self):
+        changes = {"train.steps": 4, "checkpoint.every": 2, "checkpoint.keep": 9, "optim.schedule.kind": "constant"}
+        self.assert_ok(self.train(changes))
+        if os.geteuid() == 0:
+            for path in [self.run_dir, *self.run_dir.rglob("*")]:
+                os.chown(path, 65534, 65534)
+        newest = self.run_dir / "checkpoints" / "step-000004"
+        newest.chmod(0)
+        self.config_path.chmod(0o644)
+        result = self.as_nobody("train", self.config_path)
+        self.assert_ok(result)
+        self.assertIn(f"{newest} is passed over", result.stderr)
+        left = newest.parent / "step-000004.removed.tmp"
+        self.assertIn(f"{left}: is no longer needed and cannot be removed: Permission denied; remove it by hand",
+                      result.stderr)
+        self.assertEqual(self.saved_steps(), [2, 4])
+        again = self.as_nobody("train", self.config_path, "--set", "train.steps=6")
+        self.assert_ok(again)
+        self.assertEqual(len([w for w in again.warnings if str(left) in w and "old" not in w]), 1, str(again))
+        self.assertEqual(self.saved_steps(), [2, 4, 6])
+        left.chmod(0o755)
+        self.assertNotIn("removed", self.assert_ok(self.train({**changes, "train.steps": 7})).stderr)
+        self.assertFalse(left.exists())
+
+    def test_a_pipe_in_the_place_of_a_file(self):
+        self.assert_ok(self.train({"train.steps": 1}))
+        for name in ("metrics.jsonl", "lock", "config.yaml", "latest"):
+            path = self.run_dir / name
+            content = path.read_bytes()
+            path.unlink()
+            os.mkfifo(path)
+            for args in ((), ("--resume", "none")):
+                self.assert_error(self.train({"train.steps": 2}, 2, args=args), 4, path, "no regular file, but a pipe")
+            path.unlink()
+            path.write_bytes(content)
+        self.assertEqual(self.saved_steps(), [1])
+
+    def test_metrics_removed_during_a_run(self):
+        long = {"train.steps": 100000, "data.validation": None, "log.tensorboard": False}
+        for ranks, change in ((2, os.remove), (None, lambda path: os.rename(path, self.folder / "m"))):
+            process = self.start_train({**long, "train.resume": "none"}, ranks)
+            self.wait_for(lambda: self.steps_done() >= 2, process)
+            change(self.run_dir / "metrics.jsonl")
+            self.assert_error(k25_testing.finish(process, 30), 4,
+                              self.run_dir / "metrics.jsonl", "is gone: it was moved, removed or replaced")
+            self.assertFalse((self.run_dir / "metrics.jsonl").exists())
+
+    def test_counters_out_of_range(self):
+        self.assert_ok(self.train({"train.steps": 2}))
+        folder = self.run_dir / "checkpoints" / "step-000002"
+        good = (folder / "manifest.json").read_bytes()
+        cases = {"label_tokens": -1, "mixture.next_sample": -5, "mixture.consumed": [-1], "policy.updates": 3,
+                 "policy.beta1_product": 1.5, "best_step": 3, "slots": -1, "batch": 2.5, "policy.skipped": 1 << 63}
+        for key, value in cases.items():
+            def change(manifest):
+                *sections, name = key.split(".")
+                node = manifest["state"]
+                for section in sections:
+                    node = node[section]
+                node[name] = value
+            rewrite_manifest(folder, change)
+            words = f"'{key}" + ("[0]' is -1" if isinstance(value, list) else f"' is {value}") + ", expected"
+            for shown in (self.train({"train.steps": 3}, 2), k25_testing.run(["inspect", folder])):
+                self.assert_error(shown, 4, words, folder / "manifest.json")
+            (folder / "manifest.json").write_bytes(good)
+
+    def test_a_manifest_that_is_none(self):
+        self.assert_ok(self.train({"train.steps": 1}))
+        folder = self.run_dir / "checkpoints" / "step-000001"
+        for text in ("", "[]", "null", "{}", "\x00\xff", '{"format": 1}'):
+            (folder / "manifest.json").write_bytes(text.encode("latin-1"))
+            result = self.assert_error(k25_testing.run(["inspect", folder]), 4, folder / "manifest.json")
+            self.assertNotIn("json.exception", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
