@@ -133,7 +133,7 @@ compile_cuda() {
 run_checks() {
   local name
   for name in $(scripts/check.sh --list); do
-    if scripts/check.sh "$name"; then record passed "check/$name"; else record failed "check/$name"; fi
+    if K25_TIDY_WITHOUT_TESTS=1 scripts/check.sh "$name"; then record passed "check/$name"; else record failed "check/$name"; fi
   done
 }
 
