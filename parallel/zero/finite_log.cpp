@@ -2,7 +2,6 @@
 
 #include "kernels/core/device.h"
 #include "kernels/reduce/reduce.h"
-#include "parallel/zero/zero_queue.h"
 
 namespace k25::parallel {
 

@@ -6,6 +6,7 @@
 // one copy: nothing waits. first() is valid after the host has waited for the stream.
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "kernels/core/buffer.h"

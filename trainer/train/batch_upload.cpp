@@ -1,6 +1,5 @@
 #include "trainer/train/batch_upload.h"
 
-#include <array>
 #include <cstring>
 
 #include "kernels/attention/attention.h"
