@@ -149,7 +149,7 @@ class OpBench {
     copy_ = 2 * size_of(from) / s;
     gemm_ = 1e9 * gemm_ceiling(runtime_, s_.precision);
     if (!runtime_.is_root()) return;
-    fmt::print("{}\ncopy {:.1f} GB/s, matrix product {:.1f} TFLOP/s, {}\n\n",
+    fmt::print("{}\ncopy {:.4g} GB/s, matrix product {:.4g} TFLOP/s, {}\n\n",
                runtime_.fingerprint(), copy_ * 1e-9, gemm_ * 1e-12, dtype_name(s_.precision));
     fmt::print("{:<28}{:>12}{:>12}{:>12}{:>12}{:>10}\n", "op", "ms", "GB/s", "TFLOP/s", "floor ms",
                "floor/ms");
@@ -159,7 +159,7 @@ class OpBench {
     const double s = timer_.seconds(body);
     const double floor = std::max(work.bytes / copy_, work.flops / gemm_);
     if (!runtime_.is_root()) return;
-    fmt::print("{:<28}{:>12.4f}{:>12.1f}{:>12.2f}{:>12.4f}{:>10.3f}\n", name, s * 1e3,
+    fmt::print("{:<28}{:>12.4g}{:>12.4g}{:>12.4g}{:>12.4g}{:>10.3f}\n", name, s * 1e3,
                work.bytes / s * 1e-9, work.flops / s * 1e-12, floor * 1e3, floor / s);
   }
 
