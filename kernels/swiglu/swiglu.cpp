@@ -56,6 +56,10 @@ void swiglu_backward(Context& ctx, const SwigluPlan& plan, const SwigluBackwardI
                 Density::kRows, d.device);
   check_operand("swiglu", "d_gate_up_NG", out.d_gate_up_NG, d.dtype, {d.rows, 2 * d.cols},
                 Density::kRows, d.device);
+  if (out.out_NF) {
+    check_operand("swiglu", "out_NF", out.out_NF, d.dtype, {d.rows, d.cols}, Density::kRows,
+                  d.device);
+  }
   if (d.rows == 0 || d.cols == 0) return;
   if constexpr (kWithCuda) {
     if (d.device == Device::kCuda) return swiglu_backward_cuda(ctx, plan, in, out);
@@ -66,6 +70,7 @@ void swiglu_backward(Context& ctx, const SwigluPlan& plan, const SwigluBackwardI
       .dout = {in.dout_NF.raw(), in.dout_NF.stride(0)},
       .gate_up = {in.gate_up_NG.raw(), in.gate_up_NG.stride(0)},
       .d_gate_up = {out.d_gate_up_NG.raw(), out.d_gate_up_NG.stride(0)},
+      .out = out.out_NF ? Rows{out.out_NF.raw(), out.out_NF.stride(0)} : Rows{},
   };
   const auto body = [&](std::int64_t begin, std::int64_t end) {
     K25_ISA_CALL(ctx.isa, swiglu_backward_cpu, args, begin, end);

@@ -6,7 +6,9 @@
 // Backward  dgate = dout up s (1 + gate (1 - s)),  dup = dout gate s,  s = 1 / (1 + exp(-gate)).
 // Numerics  in fp32 for fp32 and bf16 storage; on the CPU exp of our own, the same on every
 //         instruction set; on the GPU CUDA's (for bf16 its fast one, relative error below 2^-16).
-// Aliasing  d_gate_up may be gate_up.
+//           Backward gives forward's out again on request, with forward's bits, so that it need not
+//           be kept: it costs one more write and no more reads.
+// Aliasing  d_gate_up may be gate_up, and backward's out may be dout.
 // Devices  CPU and CUDA.
 // Source  Shazeer, "GLU variants improve transformer", 2020, eq. 6.
 
@@ -35,6 +37,7 @@ struct SwigluBackwardIn {
 };
 struct SwigluBackwardOut {
   Tensor d_gate_up_NG;
+  Tensor out_NF = {};  ///< optional: what forward wrote
 };
 
 SwigluPlan swiglu_plan(const SwigluDesc& desc);

@@ -14,14 +14,17 @@ void forward_row(const T* __restrict gate, const T* __restrict up, T* __restrict
   }
 }
 
-template <class T>
-void backward_row(const T* dout, const T* gate, const T* up, T* dgate, T* dup, std::int64_t n) {
+template <class T, bool kWithOut>
+void backward_row(const T* dout, const T* gate, const T* up, T* dgate, T* dup, T* out,
+                  std::int64_t n) {
 #pragma GCC ivdep  // the outputs are the inputs, element by element, or apart
   for (std::int64_t i = 0; i < n; ++i) {
     const auto g = load_value(gate + i);
     const auto u = load_value(up + i);
     const auto d = load_value(dout + i);
-    const auto s = 1 / (1 + exp_approx(-g));
+    const auto e = 1 + exp_approx(-g);
+    const auto s = 1 / e;
+    if constexpr (kWithOut) store_value(out + i, g / e * u);
     store_value(dgate + i, d * u * s * (1 + g * (1 - s)));
     store_value(dup + i, d * (g * s));
   }
@@ -41,7 +44,12 @@ void backward(const SwigluBackwardArgs& a, std::int64_t begin, std::int64_t end)
     const T* gate = static_cast<const T*>(a.gate_up.data) + r * a.gate_up.stride;
     const T* dout = static_cast<const T*>(a.dout.data) + r * a.dout.stride;
     T* dgate = static_cast<T*>(a.d_gate_up.data) + r * a.d_gate_up.stride;
-    backward_row(dout, gate, gate + a.cols, dgate, dgate + a.cols, a.cols);
+    if (a.out.data == nullptr) {
+      backward_row<T, false>(dout, gate, gate + a.cols, dgate, dgate + a.cols, nullptr, a.cols);
+    } else {
+      T* out = static_cast<T*>(a.out.data) + r * a.out.stride;
+      backward_row<T, true>(dout, gate, gate + a.cols, dgate, dgate + a.cols, out, a.cols);
+    }
   }
 }
 

@@ -21,6 +21,7 @@ struct SwigluBackwardArgs {
   ConstRows dout;
   ConstRows gate_up;
   Rows d_gate_up;
+  Rows out;  // null: not wanted
 };
 
 K25_ISA_DECLARE(void swiglu_forward_cpu(const SwigluForwardArgs& args, std::int64_t begin,

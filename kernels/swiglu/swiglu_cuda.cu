@@ -50,6 +50,8 @@ struct BackwardOp {
   std::int64_t gate_up_stride;
   T* d_gate_up;
   std::int64_t d_gate_up_stride;
+  T* out;  // null: not wanted
+  std::int64_t out_stride;
   std::int64_t cols;
 
   template <int N>
@@ -64,17 +66,21 @@ struct BackwardOp {
   }
   template <int N>
   __device__ void finish(std::int64_t r, std::int64_t c, const In<N>& in) const {
-    float dgate[N], dup[N];
+    float dgate[N], dup[N], y[N];
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       const float g = in.gate.get(j), d = in.dout.get(j);
       const float s = sigmoid<T>(g);
       dgate[j] = d * in.up.get(j) * s * (1 + g * (1 - s));
       dup[j] = d * (g * s);
+      y[j] = g * s * in.up.get(j);
     }
     T* const to = d_gate_up + r * d_gate_up_stride + c;
     cuda::store_aligned(to, cuda::Vec<T, N>::narrow(dgate));
     cuda::store_aligned(to + cols, cuda::Vec<T, N>::narrow(dup));
+    if (out != nullptr) {
+      cuda::store_aligned(out + r * out_stride + c, cuda::Vec<T, N>::narrow(y));
+    }
   }
 };
 
@@ -101,10 +107,13 @@ void backward(Context& ctx, const SwigluDesc& d, const SwigluBackwardIn& in,
                          .gate_up_stride = in.gate_up_NG.stride(0),
                          .d_gate_up = out.d_gate_up_NG.data<T>(),
                          .d_gate_up_stride = out.d_gate_up_NG.stride(0),
+                         .out = out.out_NF ? out.out_NF.data<T>() : nullptr,
+                         .out_stride = out.out_NF ? out.out_NF.stride(0) : d.cols,
                          .cols = d.cols};
   const bool aligned =
-      cuda::all_aligned(cuda::kVectorBytes, op.dout, op.gate_up, op.d_gate_up) &&
-      cuda::vector_rows<T>(d.rows, d.cols, op.dout_stride, op.gate_up_stride, op.d_gate_up_stride);
+      cuda::all_aligned(cuda::kVectorBytes, op.dout, op.gate_up, op.d_gate_up, op.out) &&
+      cuda::vector_rows<T>(d.rows, d.cols, op.dout_stride, op.gate_up_stride, op.d_gate_up_stride,
+                           op.out_stride);
   cuda::launch_rows<cuda::kVectorOf<T>, 2>(ctx, op, d.rows, d.cols, aligned);
   K25_CUDA_CHECK_LAUNCH();
 }

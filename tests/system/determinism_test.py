@@ -108,6 +108,14 @@ class Options(TrainTest):
                     hashes[name] = state_hash(folder)
         self.assertEqual(len(set(hashes.values())), 1, hashes)
 
+    def test_recompute_changes_no_bit(self):  # A33
+        plain = self.ordered({"train.steps": 4}, 2, name="plain")
+        for name, changes in (("all", {"recompute.layers": "all", "recompute.check": True}),
+                              ("second", {"recompute.layers": [2]}), ("cheap", {"recompute.cheap": True}),
+                              ("mixed", {"recompute.layers": [1], "recompute.cheap": True})):
+            again = self.ordered({"train.steps": 4, **changes}, 2, name=name)
+            self.assertEqual(state_hash(again), state_hash(plain), name)
+
     def test_library_reduction_agrees_at_the_first_step(self):
         a = self.ordered({"train.steps": 1}, 2, name="ordered")
         for reduce in ("micro_batch", "step"):

@@ -98,11 +98,13 @@ def start(args, ranks=None, env=None, mpi_args=(), stdout=subprocess.PIPE, file_
     """A run in a process group of its own, for tests that signal it. `file_limit`: bytes a file may have
     (not with ranks, MPI writes files of its own; see limit_files)."""
     def limit():
+        # A mask is inherited: where the test's caller blocks SIGUSR1, mpirun would never see it.
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
         if file_limit is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
     return subprocess.Popen(command(args, ranks, mpi_args), env=environment(env), stdout=stdout,
                             stderr=subprocess.PIPE, start_new_session=True, cwd=cwd,
-                            preexec_fn=limit if file_limit is not None else None)
+                            preexec_fn=limit)
 
 
 def what_hangs(root):

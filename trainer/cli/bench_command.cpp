@@ -100,7 +100,8 @@ void run_bench_step(const BenchArguments& arguments, const CommandContext& comma
   std::unique_ptr<Model> made;
   parallel::collectively(world.comm(), "model", [&] {
     with_places(parsed, [&] {
-      made = std::make_unique<Model>(config.model, runtime.shape(config), config.freeze);
+      made = std::make_unique<Model>(config.model, runtime.shape(config), config.freeze,
+                                     config.recompute);
       require_injectable(config, *made);
     });
   });

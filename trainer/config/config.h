@@ -79,6 +79,18 @@ struct ZeroConfig {
   int prefetch = 1;
 };
 
+/// Layers count from 1 here, as the bands of a recipe do; both ends belong to the range.
+struct LayerRange {
+  std::int64_t first = 0, last = 0;
+};
+enum class RecomputeBand : std::uint8_t { kList, kMiddle, kAll };
+struct RecomputeConfig {
+  RecomputeBand band = RecomputeBand::kList;
+  std::vector<LayerRange> layers;  ///< resolved: ascending, apart, within the model
+  bool cheap = false;              ///< norm outputs and SwiGLU products of the other layers
+  bool check = false;              ///< compare what is recomputed with what forward had
+};
+
 enum class OnCheckpointError : std::uint8_t { kStop, kWarn };
 struct CheckpointConfig {
   std::int64_t every = 0;  ///< steps; 0: only at the end
@@ -125,7 +137,7 @@ struct Config {
   parallel::MeshShape mesh;         ///< shard 0 until resolved from `auto`
   ReduceConfig reduce;
   ZeroConfig zero;
-  std::vector<std::int64_t> recompute_layers;  ///< must be empty until recompute exists
+  RecomputeConfig recompute;
   CheckpointConfig checkpoint;
   EvalConfig eval;
   parallel::WorldOptions comm;

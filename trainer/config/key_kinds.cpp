@@ -1,5 +1,6 @@
 #include "trainer/config/key_kinds.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -10,11 +11,33 @@ namespace {
 
 std::string index_of(std::size_t i) { return "[" + std::to_string(i) + "]"; }
 
+// N or A..B.
+bool read_layer_range(const YamlNode& node, LayerRange& range) {
+  if (node.kind != YamlNode::Kind::kScalar || node.quoted) return false;
+  const std::size_t dots = node.scalar.find("..");
+  YamlNode first = node, last = node;
+  if (dots != std::string::npos) {
+    first.scalar = node.scalar.substr(0, dots);
+    last.scalar = node.scalar.substr(dots + 2);
+  }
+  return read_integer(first, 1, kMaxInteger, range.first).empty() &&
+         read_integer(last, range.first, kMaxInteger, range.last).empty();
+}
+
 }  // namespace
 
 bool is_word(const YamlNode& node, const char* word) {
   if (node.kind == YamlNode::Kind::kNull) return std::string_view(word) == "null";
   return node.kind == YamlNode::Kind::kScalar && node.scalar == word;
+}
+
+std::string layer_ranges_text(const std::vector<LayerRange>& ranges) {
+  std::string text;
+  for (const LayerRange& r : ranges) {
+    text += (text.empty() ? "" : ", ") + std::to_string(r.first);
+    if (r.last > r.first) text += ".." + std::to_string(r.last);
+  }
+  return "[" + text + "]";
 }
 
 Key choice(const std::string& path, const char* fallback, const std::string& help,
@@ -77,10 +100,30 @@ Mismatch read_betas(const YamlNode& node, Config& c, std::string& canonical) {
   return "";
 }
 
-Mismatch read_recompute(const YamlNode& node, Config&, std::string& canonical) {
-  if (node.kind != YamlNode::Kind::kList) return "a list of layers";
-  if (!node.items.empty()) return "[] (recompute of layers is not built yet)";
-  canonical = "[]";
+Mismatch read_recompute(const YamlNode& node, Config& c, std::string& canonical) {
+  const std::string expected =
+      "all, middle, or a list of layers counted from 1, such as [7..18] or [1, 3, 5..8]";
+  c.recompute = {.cheap = c.recompute.cheap, .check = c.recompute.check};
+  std::size_t word = 0;
+  if (read_choice(node, {"all", "middle"}, word).empty()) {
+    c.recompute.band = word == 0 ? RecomputeBand::kAll : RecomputeBand::kMiddle;
+    canonical = word == 0 ? "all" : "middle";
+    return "";
+  }
+  if (node.kind != YamlNode::Kind::kList) return expected;
+  for (std::size_t i = 0; i < node.items.size(); ++i) {
+    LayerRange range;
+    if (!read_layer_range(node.items[i], range)) return {expected, index_of(i), node.items[i]};
+    c.recompute.layers.push_back(range);
+  }
+  std::sort(c.recompute.layers.begin(), c.recompute.layers.end(),
+            [](const LayerRange& a, const LayerRange& b) { return a.first < b.first; });
+  for (std::size_t i = 1; i < c.recompute.layers.size(); ++i) {
+    if (c.recompute.layers[i].first <= c.recompute.layers[i - 1].last) {
+      return fmt::format("each layer once (layer {} is named twice)", c.recompute.layers[i].first);
+    }
+  }
+  canonical = layer_ranges_text(c.recompute.layers);
   return "";
 }
 

@@ -15,6 +15,9 @@ namespace k25::trainer {
 
 inline constexpr const char* kRequired = "";
 
+/// As `recompute.layers` is written: [1, 5..8].
+std::string layer_ranges_text(const std::vector<LayerRange>& ranges);
+
 /// Whether the node is this word; "null" is also what stands for nothing.
 bool is_word(const YamlNode& node, const char* word);
 

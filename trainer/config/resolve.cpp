@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "trainer/config/key_kinds.h"
 #include "trainer/config/printable.h"
 
 namespace k25::trainer {
@@ -19,6 +20,7 @@ class Resolver {
 
   void run() {
     resolve_model();
+    resolve_recompute();
     resolve_mesh();
     if (!problems_.empty()) return;  // the rest counts data ranks
     resolve_batch();
@@ -68,6 +70,25 @@ class Resolver {
       problem("model.kv_heads",
               fmt::format("{} kv_heads do not divide {} heads", m.kv_heads, m.heads),
               {"model.heads"});
+    }
+  }
+
+  // The middle band is layers 7 to 18 of 32, and as near to that share as another depth allows.
+  void resolve_recompute() {
+    RecomputeConfig& r = c_.recompute;
+    const std::int64_t layers = c_.model.layers;
+    if (r.band != RecomputeBand::kList) {
+      const bool all = r.band == RecomputeBand::kAll;
+      const LayerRange band{all ? 1 : layers * 6 / 32 + 1, all ? layers : layers * 18 / 32};
+      r.layers.clear();
+      if (band.first <= band.last) r.layers.push_back(band);
+      chosen_["recompute.layers"] = layer_ranges_text(r.layers);
+    }
+    if (!r.layers.empty() && r.layers.back().last > layers) {
+      problem("recompute.layers",
+              fmt::format("layer {} of a model with {} layers; they count from 1",
+                          r.layers.back().last, layers),
+              {"model.layers"});
     }
   }
 

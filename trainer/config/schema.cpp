@@ -206,8 +206,14 @@ std::vector<Key> parallel_keys() {
 
 std::vector<Key> recompute_and_comm_keys() {
   return {
-      {.info = {"recompute.layers", "list of layers", "[]", "layers whose forward is recomputed"},
+      {.info = {"recompute.layers", "all | middle | list of layers", "[]",
+                "layers, counted from 1, that keep only their input and run forward again"},
        .read = read_recompute},
+      boolean("recompute.cheap", "false",
+              "the other layers recompute norm outputs and SwiGLU products",
+              [](Config& c) -> auto& { return c.recompute.cheap; }),
+      boolean("recompute.check", "false", "compare each recomputed layer's output with forward's",
+              [](Config& c) -> auto& { return c.recompute.check; }),
       {.info = {"comm.timeout_s", "number", "60",
                 "seconds without progress after which a peer counts as lost"},
        .read =

@@ -49,6 +49,13 @@ struct BlockRun {
   Workspace workspace;  ///< of the largest op
 };
 
+/// What a layer keeps of its forward; backward computes the rest again, to the same bits.
+enum class Keep : std::uint8_t {
+  kAll,
+  kCostly,  ///< not the norm outputs and the SwiGLU product, which cost little to form again
+  kInput,   ///< nothing but the input: backward runs the whole forward again
+};
+
 /// Collects the parameters of one unit.
 class UnitBuilder {
  public:

@@ -1,5 +1,12 @@
 #include "trainer/model/layer.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/core/check.h"
+#include "kernels/core/host_access.h"
 #include "trainer/model/gqa.h"
 #include "trainer/model/swiglu_ffn.h"
 
@@ -18,9 +25,12 @@ parallel::ParameterSpec gain_parameter(const std::string& name, std::int64_t hid
 
 }  // namespace
 
-Layer::Layer(const ModelConfig& model, const RunShape& shape, int index,
+Layer::Layer(const ModelConfig& model, const RunShape& shape, int index, Keep keep, Check check,
              const ConstTensor& rope_table, UnitBuilder& unit, UnitBuilder& replicated)
     : shape_(shape),
+      index_(index),
+      keep_(keep),
+      check_(check),
       hidden_(model.hidden),
       norm_(kernels::rmsnorm_plan({.rows = shape.rows(),
                                    .cols = model.hidden,
@@ -35,9 +45,10 @@ Layer::Layer(const ModelConfig& model, const RunShape& shape, int index,
       mixer_ = std::make_unique<GqaMixer>(model, shape, index, rope_table, unit);
       break;
   }
+  const Keep inner = keep == Keep::kCostly ? Keep::kCostly : Keep::kAll;
   switch (pattern.feed_forward) {
     case FeedForwardKind::kSwiglu:
-      feed_forward_ = std::make_unique<SwigluFeedForward>(model, shape, index, unit);
+      feed_forward_ = std::make_unique<SwigluFeedForward>(model, shape, index, inner, unit);
       break;
   }
   const std::string prefix = "layers." + std::to_string(index) + ".";
@@ -50,67 +61,116 @@ Bytes Layer::workspace_bytes() const {
                 larger(mixer_->workspace_bytes(), feed_forward_->workspace_bytes()));
 }
 
-void Layer::take_saved(Arena& saved) {
+Tensor Layer::take_rows(Arena& arena) const {
+  return arena.take(shape_.compute, {shape_.rows(), hidden_});
+}
+
+void Layer::take_inner(Arena& inner, Arena& scratch) {
   const DType statistic = shape_.compute == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
   const std::int64_t n = shape_.rows();
-  saved_.y1 = saved.take(shape_.compute, {n, hidden_});
-  saved_.rstd1 = saved.take(statistic, {n});
-  mixer_->take_saved(saved);
-  saved_.sum = saved.take(shape_.compute, {n, hidden_});
-  saved_.y2 = saved.take(shape_.compute, {n, hidden_});
-  saved_.rstd2 = saved.take(statistic, {n});
-  feed_forward_->take_saved(saved);
-  saved_.out = saved.take(shape_.compute, {n, hidden_});
+  const bool norms_again = keep_ == Keep::kCostly;  // both in one place: they are needed in turn
+  inner_.y1 = take_rows(norms_again ? scratch : inner);
+  inner_.rstd1 = inner.take(statistic, {n});
+  mixer_->take_saved(inner);
+  inner_.sum = take_rows(inner);
+  inner_.y2 = norms_again ? inner_.y1 : take_rows(inner);
+  inner_.rstd2 = inner.take(statistic, {n});
+  feed_forward_->take_saved(inner);
 }
 
 void Layer::measure(Arena& saved, Arena& scratch) {
-  take_saved(saved);
+  take_rows(saved);
   ScratchScope scope(scratch);
-  scratch.take(shape_.compute, {shape_.rows(), hidden_});
+  take_inner(keep_ == Keep::kInput ? scratch : saved, scratch);
+  take_rows(scratch);
+  if (check_ == Check::kYes) take_rows(scratch);
   mixer_->measure_scratch(scratch);
   feed_forward_->measure_scratch(scratch);
 }
 
 Tensor Layer::forward(BlockRun& run, const ParameterViews& parameters, const ConstTensor& h_ND) {
-  take_saved(run.saved);
+  out_ = take_rows(run.saved);
   ScratchScope scope(run.scratch);
-  const Tensor update = run.scratch.take(shape_.compute, {shape_.rows(), hidden_});
+  take_inner(keep_ == Keep::kInput ? run.scratch : run.saved, run.scratch);
+  const Tensor update = take_rows(run.scratch);
+  run_inner(run, parameters, h_ND, update);
+  kernels::residual_forward(run.context, residual_, {inner_.sum, update}, {out_}, run.workspace);
+  return out_;
+}
+
+void Layer::run_inner(BlockRun& run, const ParameterViews& parameters, const ConstTensor& h_ND,
+                      const Tensor& update_ND) {
   const ConstTensor gain1 = parameters.replicated[norm1_index_];
   const ConstTensor gain2 = parameters.replicated[norm2_index_];
-
   kernels::rmsnorm_forward(run.context, norm_, {.x_ND = h_ND, .residual_ND = {}, .gain_D = gain1},
-                           {.sum_ND = {}, .y_ND = saved_.y1, .rstd_N = saved_.rstd1},
+                           {.sum_ND = {}, .y_ND = inner_.y1, .rstd_N = inner_.rstd1},
                            run.workspace);
-  mixer_->forward(run, parameters, saved_.y1, update);
+  mixer_->forward(run, parameters, inner_.y1, update_ND);
   kernels::rmsnorm_forward(
-      run.context, norm_, {.x_ND = h_ND, .residual_ND = update, .gain_D = gain2},
-      {.sum_ND = saved_.sum, .y_ND = saved_.y2, .rstd_N = saved_.rstd2}, run.workspace);
-  feed_forward_->forward(run, parameters, saved_.y2, update);
-  kernels::residual_forward(run.context, residual_, {saved_.sum, update}, {saved_.out},
+      run.context, norm_, {.x_ND = h_ND, .residual_ND = update_ND, .gain_D = gain2},
+      {.sum_ND = inner_.sum, .y_ND = inner_.y2, .rstd_N = inner_.rstd2}, run.workspace);
+  feed_forward_->forward(run, parameters, inner_.y2, update_ND);
+}
+
+void Layer::run_again(BlockRun& run, const ParameterViews& parameters, const ConstTensor& h_ND) {
+  ScratchScope scope(run.scratch);
+  const Tensor update = take_rows(run.scratch);
+  run_inner(run, parameters, h_ND, update);
+  if (check_ == Check::kYes) compare_output(run, update);
+}
+
+void Layer::compare_output(BlockRun& run, const Tensor& update_ND) const {
+  const Tensor again = take_rows(run.scratch);
+  kernels::residual_forward(run.context, residual_, {inner_.sum, update_ND}, {again},
                             run.workspace);
-  return saved_.out;
+  const auto size = static_cast<std::size_t>(again.bytes().n);
+  std::vector<std::byte> want(size), got(size);
+  read_to_host(run.context, out_, want.data());
+  read_to_host(run.context, again, got.data());
+  const auto differing = std::mismatch(want.begin(), want.end(), got.begin()).first;
+  if (differing == want.end()) return;
+  const std::int64_t element = (differing - want.begin()) / bytes_of(Elems{1}, shape_.compute).n;
+  fail(ErrorKind::kInternal,
+       fmt::format("recompute.check: layer {} (of recompute.layers): its output differs from "
+                   "forward's, first at row {}, column {}",
+                   index_ + 1, element / hidden_, element % hidden_));
+}
+
+void Layer::norm_again(BlockRun& run, const ConstTensor& x_ND, const ConstTensor& gain_D,
+                       const Tensor& y_ND, const Tensor& rstd_N) const {
+  if (keep_ != Keep::kCostly) return;
+  kernels::rmsnorm_forward(run.context, norm_, {.x_ND = x_ND, .residual_ND = {}, .gain_D = gain_D},
+                           {.sum_ND = {}, .y_ND = y_ND, .rstd_N = rstd_N}, run.workspace);
 }
 
 void Layer::backward(BlockRun& run, const ParameterViews& parameters,
                      const ParameterViews& gradients, const ConstTensor& h_ND, const Tensor& d_ND) {
   ScratchScope scope(run.scratch);
-  const Tensor d_y = run.scratch.take(shape_.compute, {shape_.rows(), hidden_});
+  if (keep_ == Keep::kInput) {
+    take_inner(run.scratch, run.scratch);
+    run_again(run, parameters, h_ND);
+  } else if (keep_ == Keep::kCostly) {
+    inner_.y1 = inner_.y2 = take_rows(run.scratch);
+  }
+  const Tensor d_y = take_rows(run.scratch);
   const ConstTensor gain1 = parameters.replicated[norm1_index_];
   const ConstTensor gain2 = parameters.replicated[norm2_index_];
 
-  feed_forward_->backward(run, parameters, gradients, saved_.y2, d_ND, d_y);
+  norm_again(run, inner_.sum, gain2, inner_.y2, inner_.rstd2);
+  feed_forward_->backward(run, parameters, gradients, inner_.y2, d_ND, d_y);
   kernels::rmsnorm_backward(run.context, norm_,
                             {.dy_ND = d_y,
-                             .sum_ND = saved_.sum,
+                             .sum_ND = inner_.sum,
                              .gain_D = gain2,
-                             .rstd_N = saved_.rstd2,
+                             .rstd_N = inner_.rstd2,
                              .d_sum_ND = d_ND},
                             {.dx_ND = d_ND, .dgain_D = gradients.replicated[norm2_index_]},
                             run.workspace);
-  mixer_->backward(run, parameters, gradients, saved_.y1, d_ND, d_y);
+  norm_again(run, h_ND, gain1, inner_.y1, inner_.rstd1);
+  mixer_->backward(run, parameters, gradients, inner_.y1, d_ND, d_y);
   kernels::rmsnorm_backward(
       run.context, norm_,
-      {.dy_ND = d_y, .sum_ND = h_ND, .gain_D = gain1, .rstd_N = saved_.rstd1, .d_sum_ND = d_ND},
+      {.dy_ND = d_y, .sum_ND = h_ND, .gain_D = gain1, .rstd_N = inner_.rstd1, .d_sum_ND = d_ND},
       {.dx_ND = d_ND, .dgain_D = gradients.replicated[norm1_index_]}, run.workspace);
 }
 

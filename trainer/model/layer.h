@@ -1,6 +1,7 @@
 #pragma once
 // One layer: the residual stream h passes a mixer and a feed-forward, each behind an RMSNorm.
 //   s = h + mixer(norm1(h));   out = s + ffn(norm2(s))
+// Its gradients have the same bits whatever it keeps between forward and backward.
 
 #include <memory>
 
@@ -13,29 +14,46 @@ namespace k25::trainer {
 
 class Layer {
  public:
-  Layer(const ModelConfig& model, const RunShape& shape, int index, const ConstTensor& rope_table,
-        UnitBuilder& unit, UnitBuilder& replicated);
+  /// `check` (with Keep::kInput): backward compares the output that it forms again with forward's
+  /// and throws kInternal for the first element that differs. The host waits for it.
+  enum class Check : std::uint8_t { kNo, kYes };
+  Layer(const ModelConfig& model, const RunShape& shape, int index, Keep keep, Check check,
+        const ConstTensor& rope_table, UnitBuilder& unit, UnitBuilder& replicated);
 
   Bytes workspace_bytes() const;
   void measure(Arena& saved, Arena& scratch);
-  /// Draws its saved tensors, output included, from run.saved; returns the output [N, D].
+  /// Draws what it keeps, output included, from run.saved; returns the output [N, D].
   Tensor forward(BlockRun& run, const ParameterViews& parameters, const ConstTensor& h_ND);
   /// `d_ND` holds the gradient of the output and receives the gradient of h. h is forward's h.
   void backward(BlockRun& run, const ParameterViews& parameters, const ParameterViews& gradients,
                 const ConstTensor& h_ND, const Tensor& d_ND);
 
  private:
-  void take_saved(Arena& saved);
+  Tensor take_rows(Arena& arena) const;  // [N, D]
+  /// Draws the tensors between input and output, in `inner` or, when they are formed anew each
+  /// time, in `scratch`.
+  void take_inner(Arena& inner, Arena& scratch);
+  /// Everything up to the feed-forward's update of the stream, which goes to `update`.
+  void run_inner(BlockRun& run, const ParameterViews& parameters, const ConstTensor& h_ND,
+                 const Tensor& update_ND);
+  void run_again(BlockRun& run, const ParameterViews& parameters, const ConstTensor& h_ND);
+  void compare_output(BlockRun& run, const Tensor& update_ND) const;
+  void norm_again(BlockRun& run, const ConstTensor& x_ND, const ConstTensor& gain_D,
+                  const Tensor& y_ND, const Tensor& rstd_N) const;
 
   RunShape shape_;
+  int index_;
+  Keep keep_;
+  Check check_;
   std::int64_t hidden_;
   kernels::RmsNormPlan norm_;
   kernels::ResidualPlan residual_;
   std::unique_ptr<Sublayer> mixer_, feed_forward_;
   int norm1_index_, norm2_index_;
-  struct Saved {
-    Tensor y1, rstd1, sum, y2, rstd2, out;
-  } saved_;
+  struct Inner {
+    Tensor y1, rstd1, sum, y2, rstd2;
+  } inner_;
+  Tensor out_;
 };
 
 }  // namespace k25::trainer

@@ -48,10 +48,18 @@ void freeze_matching(std::vector<parallel::UnitSpec>& units, const std::string& 
   }
 }
 
+Keep keep_of(const RecomputeConfig& recompute, int layer) {
+  const bool again =
+      std::any_of(recompute.layers.begin(), recompute.layers.end(),
+                  [&](const LayerRange& r) { return layer + 1 >= r.first && layer + 1 <= r.last; });
+  if (again) return Keep::kInput;
+  return recompute.cheap ? Keep::kCostly : Keep::kAll;
+}
+
 }  // namespace
 
 Model::Model(const ModelConfig& config, const RunShape& shape,
-             const std::vector<std::string>& freeze)
+             const std::vector<std::string>& freeze, const RecomputeConfig& recompute)
     : config_(config),
       shape_(shape),
       tied_(config.tie_embeddings),
@@ -74,9 +82,11 @@ Model::Model(const ModelConfig& config, const RunShape& shape,
   UnitBuilder embedding("embedding", Placement::kSharded);
   embedding.add(table_parameter("embedding", config));
   units_.push_back(embedding.spec());
+  const auto check = recompute.check ? Layer::Check::kYes : Layer::Check::kNo;
   for (int i = 0; i < config.layers; ++i) {
     UnitBuilder unit("layers." + std::to_string(i), Placement::kSharded);
-    layers_.push_back(std::make_unique<Layer>(config, shape, i, rope_table_, unit, replicated));
+    layers_.push_back(std::make_unique<Layer>(config, shape, i, keep_of(recompute, i), check,
+                                              rope_table_, unit, replicated));
     units_.push_back(unit.spec());
   }
   if (!tied_) {

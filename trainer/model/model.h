@@ -34,7 +34,8 @@ struct ModelMemory {
 class Model {
  public:
   /// `freeze`: shell patterns on parameter names; one that matches nothing throws kUsage.
-  Model(const ModelConfig& config, const RunShape& shape, const std::vector<std::string>& freeze);
+  Model(const ModelConfig& config, const RunShape& shape, const std::vector<std::string>& freeze,
+        const RecomputeConfig& recompute);
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 

@@ -26,8 +26,9 @@ parallel::ParameterSpec down_parameter(const ModelConfig& m, int layer) {
 }  // namespace
 
 SwigluFeedForward::SwigluFeedForward(const ModelConfig& model, const RunShape& shape, int layer,
-                                     UnitBuilder& unit)
+                                     Keep keep, UnitBuilder& unit)
     : shape_(shape),
+      keep_(keep),
       gate_up_{shape.rows(), model.hidden, 2 * model.ffn, shape.compute, shape.device},
       down_{shape.rows(), model.ffn, model.hidden, shape.compute, shape.device},
       swiglu_(kernels::swiglu_plan({.rows = shape.rows(),
@@ -44,7 +45,9 @@ Bytes SwigluFeedForward::workspace_bytes() const {
 
 void SwigluFeedForward::take_saved(Arena& saved) {
   saved_gate_up_ = saved.take(shape_.compute, {shape_.rows(), gate_up_.out});
-  saved_activation_ = saved.take(shape_.compute, {shape_.rows(), down_.in});
+  if (keep_ == Keep::kAll) {
+    saved_activation_ = saved.take(shape_.compute, {shape_.rows(), down_.in});
+  }
 }
 
 void SwigluFeedForward::measure_scratch(Arena& scratch) {
@@ -55,9 +58,12 @@ void SwigluFeedForward::measure_scratch(Arena& scratch) {
 void SwigluFeedForward::forward(BlockRun& run, const ParameterViews& parameters,
                                 const ConstTensor& x_ND, const Tensor& out_ND) {
   gate_up_.forward(run, x_ND, parameters.unit[gate_up_index_], saved_gate_up_);
-  kernels::swiglu_forward(run.context, swiglu_, {saved_gate_up_}, {saved_activation_},
-                          run.workspace);
-  down_.forward(run, saved_activation_, parameters.unit[down_index_], out_ND);
+  ScratchScope scope(run.scratch);
+  const Tensor activation = keep_ == Keep::kAll
+                                ? saved_activation_
+                                : run.scratch.take(shape_.compute, {shape_.rows(), down_.in});
+  kernels::swiglu_forward(run.context, swiglu_, {saved_gate_up_}, {activation}, run.workspace);
+  down_.forward(run, activation, parameters.unit[down_index_], out_ND);
 }
 
 void SwigluFeedForward::backward(BlockRun& run, const ParameterViews& parameters,
@@ -65,12 +71,15 @@ void SwigluFeedForward::backward(BlockRun& run, const ParameterViews& parameters
                                  const ConstTensor& d_out_ND, const Tensor& d_x_ND) {
   ScratchScope scope(run.scratch);
   const Tensor d_activation = run.scratch.take(shape_.compute, {shape_.rows(), down_.in});
-  down_.backward_weight(run, d_out_ND, saved_activation_, gradients.unit[down_index_]);
   down_.backward_input(run, d_out_ND, parameters.unit[down_index_], d_activation);
 
-  // The saved gate|up is no longer needed after this, so its gradient takes its place.
-  kernels::swiglu_backward(run.context, swiglu_, {d_activation, saved_gate_up_}, {saved_gate_up_},
-                           run.workspace);
+  // The saved gate|up is no longer needed after this, so its gradient takes its place; an
+  // activation that was not kept takes the place of its own gradient.
+  const Tensor recomputed = keep_ == Keep::kAll ? Tensor{} : d_activation;
+  kernels::swiglu_backward(run.context, swiglu_, {d_activation, saved_gate_up_},
+                           {saved_gate_up_, recomputed}, run.workspace);
+  down_.backward_weight(run, d_out_ND, keep_ == Keep::kAll ? saved_activation_ : recomputed,
+                        gradients.unit[down_index_]);
   gate_up_.backward_weight(run, saved_gate_up_, x_ND, gradients.unit[gate_up_index_]);
   gate_up_.backward_input(run, saved_gate_up_, parameters.unit[gate_up_index_], d_x_ND);
 }

@@ -9,7 +9,9 @@ namespace k25::trainer {
 
 class SwigluFeedForward : public Sublayer {
  public:
-  SwigluFeedForward(const ModelConfig& model, const RunShape& shape, int layer, UnitBuilder& unit);
+  /// `keep`: kAll or kCostly.
+  SwigluFeedForward(const ModelConfig& model, const RunShape& shape, int layer, Keep keep,
+                    UnitBuilder& unit);
 
   Bytes workspace_bytes() const override;
   void take_saved(Arena& saved) override;
@@ -22,10 +24,11 @@ class SwigluFeedForward : public Sublayer {
 
  private:
   RunShape shape_;
+  Keep keep_;
   Linear gate_up_, down_;
   kernels::SwigluPlan swiglu_;
   int gate_up_index_, down_index_;
-  Tensor saved_gate_up_, saved_activation_;
+  Tensor saved_gate_up_, saved_activation_;  // absent with Keep::kCostly
 };
 
 }  // namespace k25::trainer

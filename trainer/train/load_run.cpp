@@ -88,7 +88,8 @@ LoadedRun load_run(parallel::World& world, const std::filesystem::path& path,
   run.runtime = std::make_unique<Runtime>(world, config, warnings);
   parallel::collectively(world.comm(), "allocate", [&] {
     with_places(run.parsed, [&] {
-      run.model = std::make_unique<Model>(config.model, run.runtime->shape(config), config.freeze);
+      run.model = std::make_unique<Model>(config.model, run.runtime->shape(config), config.freeze,
+                                          config.recompute);
     });
     const parallel::ZeroOptions zero =
         resolve_zero(config, *run.model, run.runtime->memory_budget());

@@ -137,7 +137,8 @@ void TrainRun::open_data() {
 void TrainRun::build() {
   parallel::ZeroOptions zero;
   collectively(runtime_.comm(), "plan", [&] {
-    model_ = std::make_unique<Model>(config_.model, runtime_.shape(config_), config_.freeze);
+    model_ = std::make_unique<Model>(config_.model, runtime_.shape(config_), config_.freeze,
+                                     config_.recompute);
     require_injectable(config_, *model_);
     warn_of_frozen_model(*model_, parsed_, warnings_);
     // The budget moves with the machine's load, so ranks may differ here; they agree below.

@@ -103,6 +103,20 @@ TEST_F(SwigluCudaTest, GradientMayOverwriteTheInput) {
   }
 }
 
+TEST_F(SwigluCudaTest, BackwardGivesForwardsBitsAgain) {
+  for (const DType dtype : kFloats) {
+    for (const Sizes s : {Sizes{5, 37}, Sizes{40, 264}}) {
+      const GuardedTensor x = random_tensor("x", dtype, {s.rows, 2 * s.cols}, {}, -6, 6);
+      const GuardedTensor dout = random_tensor("dout", dtype, {s.rows, s.cols});
+      const GuardedTensor out = forward(x, s), grad = backward(dout, x, s);
+      const OnGpu on_dout(gpu(), dout), on_x(gpu(), x);
+      swiglu_backward(gpu(), plan_of(s, dtype), {on_dout, on_x}, {on_x, on_dout}, {});
+      EXPECT_EQ(on_dout.fetch().bits(), out.bits());
+      EXPECT_EQ(on_x.fetch().bits(), grad.bits());
+    }
+  }
+}
+
 TEST_F(SwigluCudaTest, LargeGatesSaturateAndNanStaysAlone) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const DType dtype : kFloats) {

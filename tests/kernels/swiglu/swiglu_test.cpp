@@ -107,6 +107,29 @@ TEST(Swiglu, MatchesTheOracleInEveryShape) {
   }
 }
 
+TEST(Swiglu, BackwardGivesForwardsBitsAgain) {
+  for (const DType dtype : kFloats) {
+    const Sizes s{5, 37};
+    const GuardedTensor x = random_tensor("x", dtype, {5, 74}, Layout{.row_padding = 3}, -6, 6);
+    const GuardedTensor dout = random_tensor("dout", dtype, {5, 37}, Layout{.row_padding = 1});
+    op_test::for_each_isa([&](Context& ctx) {
+      const GuardedTensor out = forward(ctx, x, s), plain(dtype, {5, 74}), grad(dtype, {5, 74});
+      backward(ctx, dout, x, s, plain);
+      const SwigluPlan plan = swiglu_plan({.rows = s.rows, .cols = s.cols, .dtype = dtype});
+      const GuardedTensor again(dtype, {5, 37}, Layout{.row_padding = 2});
+      swiglu_backward(ctx, plan, {dout, x}, {grad, again}, {});
+      EXPECT_EQ(again.get(), out.get());
+      EXPECT_EQ(grad.bits(), plain.bits());
+      EXPECT_TRUE(again.guards_intact());
+
+      const GuardedTensor in_place = random_tensor("dout", dtype, {5, 37});
+      swiglu_backward(ctx, plan, {in_place, x}, {grad, in_place}, {});
+      EXPECT_EQ(in_place.bits(), out.bits());
+      EXPECT_EQ(grad.bits(), plain.bits());
+    });
+  }
+}
+
 TEST(Swiglu, GradientMatchesFiniteDifferences) {
   op_test::for_each_isa([](Context& ctx) {
     const Sizes s{3, 5};

@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "tests/trainer/config/config_text.h"
+#include "trainer/config/key_kinds.h"
 
 namespace k25::trainer {
 namespace {
@@ -160,11 +161,50 @@ TEST(Rest, a_default_that_does_not_fit_is_told_at_the_key_that_was_given) {
                  "cfg.yaml:12:33", {"train.micro_batch: ", "beyond the limit"});
 }
 
+TEST(Recompute, layers_are_named_one_by_one_or_in_ranges_and_bands) {
+  const std::vector<std::string> deep = {"model.layers=24"};
+  const auto ranges = [&](const std::string& layers) {
+    const ParsedConfig parsed = parse(kGoodConfig, {deep[0], "recompute.layers=" + layers});
+    return layer_ranges_text(parsed.config.recompute.layers);
+  };
+  EXPECT_EQ(ranges("[]"), "[]");
+  EXPECT_EQ(ranges("[20, 7..18, 1]"), "[1, 7..18, 20]");
+  EXPECT_EQ(ranges("all"), "[1..24]");
+  EXPECT_EQ(ranges("middle"), "[5..13]");
+  const auto middle_of = [](const std::string& layers) {
+    return layer_ranges_text(
+        parse(kGoodConfig, {"model.layers=" + layers, "recompute.layers=middle"})
+            .config.recompute.layers);
+  };
+  EXPECT_EQ(middle_of("32"), "[7..18]");
+  EXPECT_EQ(middle_of("2"), "[1]");
+  EXPECT_EQ(middle_of("1"), "[]");
+}
+
+TEST(Recompute, what_names_no_layer_is_refused) {
+  for (const auto& [layers, words] : std::vector<std::pair<std::string, std::string>>{
+           {"[0]", "counted from 1"},
+           {"[3..2]", "such as [7..18]"},
+           {"[1.5]", "'1.5'"},
+           {"[1..]", "'1..'"},
+           {"[..3]", "'..3'"},
+           {"[1..2..3]", "'1..2..3'"},
+           {"[\"1\"]", "the quoted text '1'"},
+           {"[-1]", "'-1'"},
+           {"[[1]]", "a list"},
+           {"some", "'some'"},
+           {"7", "all, middle, or a list"},
+           {"[1, 1..2]", "layer 1 is named twice"},
+           {"[2..9]", "layer 9 of a model with 8 layers"}}) {
+    expect_problem(only_problem(kGoodConfig, {"recompute.layers=" + layers}),
+                   "--set recompute.layers=" + layers, {"recompute.layers", words});
+  }
+}
+
 TEST(Rest, what_is_not_built_is_refused) {
   for (const auto& [set, key] : std::vector<std::pair<std::string, std::string>>{
            {"offload.optimizer=cpu", "offload.optimizer"},
            {"offload.resident=0.5", "offload.resident"},
-           {"recompute.layers=[1]", "recompute.layers"},
            {"mesh.context=2", "mesh.context"},
            {"optim.type=sgd", "optim.type"}}) {
     expect_problem(only_problem(kGoodConfig, {set}), "--set " + set, {key, "expected"});
@@ -180,6 +220,8 @@ TEST(Resolved, parses_back_to_itself_and_does_not_depend_on_the_ranks) {
        "reduce.slots=12"},
       {"model.pattern=[gqa/swiglu, gqa/swiglu]", "optim.freeze=[\"layers.*\"]",
        "train.init_from=runs/b"},
+      {"recompute.layers=[2, 1]", "recompute.cheap=true"},
+      {"recompute.layers=middle"},
       {"zero.reshard_after=forward", "zero.reduce_after=step", "train.precision=bf16",
        "reduce.mode=library"}};
   for (const auto& overrides : cases) {

@@ -8,15 +8,17 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "data/loader/batch.h"
 #include "parallel/comm/world.h"
+#include "tests/trainer/model/small_batch.h"
 #include "trainer/model/model.h"
 #include "trainer/train/step.h"
 
 namespace k25::trainer {
 namespace {
 
-constexpr std::int64_t kB = 2, kT = 12, kV = 29;
+using model_test::kB;
+using model_test::kT;
+using model_test::kV;
 
 // The hash of the script: uniform in [-0.5, 0.5).
 double hashed(std::int64_t i, std::int64_t salt) {
@@ -26,31 +28,6 @@ double hashed(std::int64_t i, std::int64_t salt) {
   x *= 2246822519u;
   x ^= x >> 13;
   return static_cast<double>(x) / 4294967296.0 - 0.5;
-}
-
-data::Batch golden_batch() {
-  const std::vector<std::vector<std::pair<int, int>>> documents = {{{0, 5}, {5, 6}, {6, 12}},
-                                                                   {{0, 12}}};
-  data::Batch batch;
-  batch.resize(kB, kT);
-  for (std::int64_t b = 0; b < kB; ++b) {
-    for (const auto& [begin, end] : documents[static_cast<std::size_t>(b)]) {
-      for (int t = begin; t < end; ++t) {
-        const auto at = static_cast<std::size_t>(b * kT + t);
-        const auto token = [&](std::int64_t s) {
-          return static_cast<std::int32_t>((7 * s + 11 * b + s * s) % kV);
-        };
-        batch.tokens[at] = token(t);
-        batch.labels[at] = t + 1 < end ? token(t + 1) : -1;
-        batch.doc_begin[at] = begin;
-        batch.doc_end[at] = end;
-        batch.position[at] = t - begin;
-      }
-    }
-  }
-  batch.labels[2] = -1;
-  batch.labels[kT + 7] = -1;
-  return batch;
 }
 
 class ModelGolden : public testing::TestWithParam<const char*> {};
@@ -76,7 +53,7 @@ TEST_P(ModelGolden, LossAndAllGradients) {
   parallel::Mesh mesh(*world, {});
   HostAllocator allocator;
   Context context{.isa = detect_cpu_isa()};
-  Model model(config, {kB, kT, DType::kFloat32}, {});
+  Model model(config, {kB, kT, DType::kFloat32}, {}, {});
   model.allocate(context, allocator);
   parallel::ZeroStore store(mesh, model.units(), {}, context, allocator);
   for (int u = 0; u < store.num_units(); ++u) {
@@ -93,7 +70,7 @@ TEST_P(ModelGolden, LossAndAllGradients) {
   }
   store.invalidate();
 
-  const data::Batch batch = golden_batch();
+  const data::Batch batch = model_test::small_batch();
   store.begin_step();
   const Model::Output output = model.forward(context, store, batch_tensors(batch));
   optim::LocalStats loss;
