@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "trainer/config/deepspeed/importer.h"
+#include "trainer/config/printable.h"
 #include "trainer/config/read_values.h"
 
 namespace k25::trainer {
@@ -109,8 +110,8 @@ void map_optimizer(DsImporter& in) {
     return;
   }
   if (!is_known_optimizer(*type)) {
-    return in.refuse("optimizer.type",
-                     "k25 has no " + given(*type) + "; it trains with AdamW (optim.type: adamw)");
+    return in.refuse("optimizer.type", "k25 has no '" + printable_start(type->scalar) +
+                                           "'; it trains with AdamW (optim.type: adamw)");
   }
   map_optimizer_params(in);
   if (refuse_l2(in)) return;
@@ -146,7 +147,8 @@ void map_warmup(DsImporter& in) {
   const std::string type = "scheduler.params.warmup_type";
   if (const YamlNode* ramp = in.value(type); ramp != nullptr) {
     if (ramp->scalar != "linear") {
-      in.refuse(type, "k25's warm-up is linear, not " + given(*ramp) + "; write linear to take it");
+      in.refuse(type, "k25's warm-up is linear, not '" + printable_start(ramp->scalar) +
+                          "'; write linear to take it");
     } else {
       in.mapped(type, "optim.schedule.warmup, which is linear");
     }
@@ -205,8 +207,8 @@ void map_scheduler(DsImporter& in) {
     return;
   }
   if (!is_known_scheduler(*node)) {
-    return in.refuse("scheduler.type", "k25 has no " + given(*node) +
-                                           "; it has constant, cosine and wsd after a linear "
+    return in.refuse("scheduler.type", "k25 has no '" + printable_start(node->scalar) +
+                                           "'; it has constant, cosine and wsd after a linear "
                                            "warm-up (optim.schedule.kind)");
   }
   const std::string type = node->scalar;
