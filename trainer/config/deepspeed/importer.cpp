@@ -142,9 +142,8 @@ std::string DsImporter::unknown(const DsEntry& entry) const {
 // The type whose parameters are refused with it.
 std::string DsImporter::refused_type(const DsEntry& entry) const {
   for (const std::string section : {"optimizer", "scheduler"}) {
-    const auto type = index_.find(section + ".type");
-    if (type == index_.end() || !entry.path.starts_with(section + ".params.")) continue;
-    const YamlNode& node = *entries_[type->second].node;
+    if (!has(section + ".type") || !entry.path.starts_with(section + ".params.")) continue;
+    const YamlNode& node = *entries_[index_.at(section + ".type")].node;
     const bool known = section == "optimizer" ? is_known_optimizer(node) : is_known_scheduler(node);
     if (!known) return section + ".type";
   }
@@ -236,6 +235,11 @@ const YamlNode* DsImporter::value(const std::string& path) const {
   const DsEntry& entry = entries_[at->second];
   const bool usable = entry.status == DsStatus::kOpen || entry.status == DsStatus::kMapped;
   return usable ? entry.node : nullptr;
+}
+
+bool DsImporter::has(const std::string& path) const {
+  const auto at = index_.find(path);
+  return at != index_.end() && entries_[at->second].node->kind != YamlNode::Kind::kNull;
 }
 
 bool DsImporter::has_section(const std::string& section) const {

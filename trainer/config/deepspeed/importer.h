@@ -37,8 +37,8 @@ class DsImporter {
 
   /// The value of a mapped key that was given and is not refused, else null.
   const YamlNode* value(const std::string& path) const;
-  /// Whether the file has the key at all.
-  bool has(const std::string& path) const { return index_.count(path) != 0; }
+  /// Whether the file has the key, with another value than null.
+  bool has(const std::string& path) const;
   /// Whether the file has a key of the section.
   bool has_section(const std::string& section) const;
   bool flag(const std::string& path, bool fallback) const;

@@ -1,21 +1,38 @@
 #include "trainer/config/deepspeed/keys.h"
 
 #include <sstream>
+#include <string_view>
 
 #include "trainer/config/yaml_tree.h"
 
 namespace k25::trainer {
 namespace {
 
+constexpr std::string_view kTechnique = "TECHNIQUE";
+constexpr const char* kTechniques[] = {"weight_quantization", "activation_quantization",
+                                       "sparse_pruning",      "row_pruning",
+                                       "head_pruning",        "channel_pruning"};
+
+void add_keys(const DsRow& row, const std::string& section, std::vector<DsKey>& keys) {
+  std::istringstream names(row.names);
+  for (std::string name; names >> name;) {
+    const std::string path = section.empty() ? name : section + "." + name;
+    keys.push_back({path, split_path(path), &row});
+  }
+}
+
 std::vector<DsKey> build_keys() {
   std::vector<DsKey> keys;
   for (const auto& rows : {deepspeed_training_rows(), deepspeed_feature_rows()}) {
     for (const DsRow& row : rows) {
-      std::istringstream names(row.names);
       const std::string section = row.section;
-      for (std::string name; names >> name;) {
-        const std::string path = section.empty() ? name : section + "." + name;
-        keys.push_back({path, split_path(path), &row});
+      const std::size_t at = section.find(kTechnique);
+      if (at == std::string::npos) {
+        add_keys(row, section, keys);
+        continue;
+      }
+      for (const char* technique : kTechniques) {
+        add_keys(row, std::string(section).replace(at, kTechnique.size(), technique), keys);
       }
     }
   }

@@ -21,8 +21,9 @@ enum class DsFate : std::uint8_t {
 
 /// Some keys of one section that share everything but their names.
 struct DsRow {
-  const char* section;  ///< "" at the top; "*" stands for one name of the user's
-  const char* names;    ///< separated by blanks
+  /// "" at the top; "*" stands for one name of the user's, TECHNIQUE for each way to compress.
+  const char* section;
+  const char* names;  ///< separated by blanks
   DsType type;
   DsFate fate;
   const char* detail;  ///< kMapped: our keys; kRefused: harmless values, separated by blanks

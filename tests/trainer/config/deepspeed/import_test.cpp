@@ -177,6 +177,12 @@ TEST(DeepSpeedImport, Optimizers) {
             "AdamW");
   EXPECT_EQ(only_problem(with_batch("\"optimizer\": {\"params\": {\"lr\": 1}}")),
             "ds.json: optimizer.type is missing, so DeepSpeed ignores optimizer.params; write it");
+  EXPECT_EQ(only_problem(with_batch("\"optimizer\": {\"type\": null, \"params\": {\"lr\": 1}}")),
+            "ds.json: optimizer.type is missing, so DeepSpeed ignores optimizer.params; write it");
+  EXPECT_EQ(only_problem(with_batch("\"scheduler\": {\"params\": {\"warmup_num_steps\": 3}}")),
+            "ds.json: scheduler.type is missing, so DeepSpeed ignores scheduler.params; write it");
+  EXPECT_EQ(only_problem(with_batch("\"optimizer\": \"AdamW\"")),
+            "ds.json:2:1: optimizer: expected an object, got the quoted text 'AdamW'");
   const DeepSpeedImport none = import(with_batch(""));
   EXPECT_NE(none.yaml.find("optim:\n  # lr: ..."), std::string::npos) << none.yaml;
 }
@@ -290,7 +296,7 @@ TEST(DeepSpeedImport, ZeroAndOffload) {
 }
 
 TEST(DeepSpeedImport, FeaturesThatAreOffHaveNoEffect) {
-  const char* const kSections[] = {
+  const char* const sections[] = {
       "\"pipeline\": {}",
       "\"autotuning\": {\"enabled\": false, \"fast\": true}",
       "\"curriculum_learning\": {\"enabled\": false, \"min_difficulty\": 8}",
@@ -302,7 +308,7 @@ TEST(DeepSpeedImport, FeaturesThatAreOffHaveNoEffect) {
       "\"wandb\": {\"enabled\": true}",
       "\"scheduler\": null",
       "\"elasticity\": {\"enabled\": false}"};
-  for (const char* section : kSections) {
+  for (const char* section : sections) {
     const DeepSpeedImport result = import(with_batch(section));
     EXPECT_TRUE(result.problems.empty()) << ::testing::PrintToString(result.problems);
     EXPECT_NE(result.report.find("# without effect  ds.json:2:"), std::string::npos);
@@ -341,6 +347,17 @@ TEST(DeepSpeedImport, UnknownKeysNameTheNearestAndThePlace) {
       "ds.json:3:2: \"zero_optimization.stage\": unknown key (did you mean 'zero_optimization'?)",
       "ds.json:3:32: qqqqqqqq: unknown key (see 'k25 config --ds-keys' for all keys)"};
   EXPECT_EQ(problems, expected);
+}
+
+TEST(DeepSpeedImport, UnknownWaysToCompress) {
+  EXPECT_EQ(only_problem(with_batch("\"compression_training\": {\"row_prunning\": {}}")),
+            "ds.json:2:26: compression_training.row_prunning: unknown key (did you mean "
+            "'row_pruning'?)");
+  EXPECT_EQ(
+      only_problem(with_batch("\"compression_training\": {\"head_pruning\": "
+                              "{\"shared_parameters\": {\"enabled\": true, \"num_heads\": 4}}}")),
+      "ds.json:2:65: compression_training.head_pruning.shared_parameters.enabled: k25 trains whole "
+      "models; compression is not built");
 }
 
 TEST(DeepSpeedImport, EveryKeyOfTheFileIsToldOnce) {
