@@ -12,8 +12,6 @@
 namespace k25::trainer {
 namespace {
 
-constexpr std::size_t kMostTold = 20;  // problems in one message
-
 const YamlNode* find_path(const YamlNode& root, const std::string& path) {
   const YamlNode* node = &root;
   for (const std::string& part : split_path(path)) {
@@ -22,16 +20,6 @@ const YamlNode* find_path(const YamlNode& root, const std::string& path) {
     if (node == nullptr) return nullptr;
   }
   return node;
-}
-
-[[noreturn]] void fail_with(const Problems& problems) {
-  std::string message;
-  const std::size_t told = std::min(problems.size(), kMostTold);
-  for (std::size_t i = 0; i < told; ++i) message += (i == 0 ? "" : "\n") + problems[i];
-  if (told < problems.size()) {
-    message += "\nand " + std::to_string(problems.size() - told) + " more problems";
-  }
-  fail(ErrorKind::kUsage, message);
 }
 
 // Reads one tree into a Config, collecting every problem.

@@ -14,6 +14,10 @@ constexpr Preset kPresets[] = {
     {"quickstart",
      "layers: 4\nhidden: 128\nheads: 4\nkv_heads: 2\nffn: 352\nvocab: 1000\n"
      "pattern: [gqa/swiglu]\ntie_embeddings: false\n"},
+    // The recipe's model, 8.3 B parameters, with gqa in the place of AWA.
+    {"recipe-32l",
+     "layers: 32\nhidden: 4096\nheads: 32\nkv_heads: 8\nffn: 14336\nvocab: 163840\n"
+     "pattern: [gqa/swiglu]\ntie_embeddings: false\n"},
 };
 
 }  // namespace

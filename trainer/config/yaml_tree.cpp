@@ -9,6 +9,7 @@
 
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokenizer/utf8.h"
+#include "kernels/core/check.h"
 #include "trainer/config/printable.h"
 
 namespace k25::trainer {
@@ -217,6 +218,16 @@ YamlNode read_document(const std::string& text, const std::string& file, Problem
 }
 
 }  // namespace
+
+void fail_with(const Problems& problems) {
+  std::string message;
+  const std::size_t told = std::min(problems.size(), kMostTold);
+  for (std::size_t i = 0; i < told; ++i) message += (i == 0 ? "" : "\n") + problems[i];
+  if (told < problems.size()) {
+    message += "\nand " + std::to_string(problems.size() - told) + " more problems";
+  }
+  fail(ErrorKind::kUsage, message);
+}
 
 std::vector<std::string> split_path(const std::string& path) {
   std::vector<std::string> parts;

@@ -34,6 +34,11 @@ std::vector<std::string> split_path(const std::string& path);
 /// One line per problem, in order of the text.
 using Problems = std::vector<std::string>;
 
+inline constexpr std::size_t kMostTold = 20;  ///< problems in one message
+
+/// Throws kUsage with the first problems, and how many more there are.
+[[noreturn]] void fail_with(const Problems& problems);
+
 /// The tree of `text`; problems are appended. A file without a map at its top is a problem too.
 YamlNode parse_yaml(const std::string& text, const std::string& file, Problems& problems);
 
