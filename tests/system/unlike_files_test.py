@@ -1,6 +1,7 @@
 """Runs whose files may not be read, are no files, go away, or say what no run can have written."""
 
 import os
+import pathlib
 import shutil
 import subprocess
 import time
@@ -19,9 +20,14 @@ def nobody():
 class UnlikeFiles(TrainTest):
     """Files that may not be read, are none, or say what no run can have written."""
 
+    # The build, with the tests' corpora beside it, may lie where only root goes.
+    def reachable_corpus(self):
+        shutil.copytree(pathlib.Path(k25_testing.corpus()).parent, self.folder / "corpus")
+        return self.folder / "corpus" / "manifest.json"
+
     def as_nobody(self, *args):
         self.folder.chmod(0o777)
-        program = self.folder / "k25"  # the build may lie where only root goes
+        program = self.folder / "k25"
         if not program.exists():
             shutil.copy(K25, program)
         begin = time.monotonic()
@@ -30,11 +36,12 @@ class UnlikeFiles(TrainTest):
         return k25_testing.finish(process, 30, begin)
 
     def test_a_run_that_may_not_be_read(self):
-        self.assert_ok(self.train({"train.steps": 1}))
+        manifest = self.reachable_corpus()
+        self.assert_ok(self.train({"train.steps": 1}, manifest=manifest))
         closed = self.folder / "closed"
         closed.mkdir()
         shutil.move(self.run_dir, closed / "run")
-        self.write_config({"train.steps": 2, "run.dir": str(self.folder / "new")})
+        self.write_config({"train.steps": 2, "run.dir": str(self.folder / "new")}, manifest)
         self.config_path.chmod(0o644)
         os.symlink(closed / "run", self.run_dir)
         for mode in (0o600, 0o000):
@@ -54,7 +61,8 @@ class UnlikeFiles(TrainTest):
 
     def test_a_checkpoint_that_may_not_be_removed(self):
         changes = {"train.steps": 4, "checkpoint.every": 2, "checkpoint.keep": 9, "optim.schedule.kind": "constant"}
-        self.assert_ok(self.train(changes))
+        manifest = self.reachable_corpus()
+        self.assert_ok(self.train(changes, manifest=manifest))
         if os.geteuid() == 0:
             for path in [self.run_dir, *self.run_dir.rglob("*")]:
                 os.chown(path, 65534, 65534)
@@ -73,7 +81,7 @@ class UnlikeFiles(TrainTest):
         self.assertEqual(len([w for w in again.warnings if str(left) in w and "old" not in w]), 1, str(again))
         self.assertEqual(self.saved_steps(), [2, 4, 6])
         left.chmod(0o755)
-        self.assertNotIn("removed", self.assert_ok(self.train({**changes, "train.steps": 7})).stderr)
+        self.assertNotIn("removed", self.assert_ok(self.train({**changes, "train.steps": 7}, manifest=manifest)).stderr)
         self.assertFalse(left.exists())
 
     def test_a_pipe_in_the_place_of_a_file(self):
