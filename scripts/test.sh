@@ -100,7 +100,7 @@ compile_preset() {
   configure "$name" -DK25_BUILD_TESTS=OFF || return
   # Kernels (.cu) and the sources that call CUDA's libraries.
   mapfile -t objects < <(ninja -C "build/$name" -t targets all |
-    sed -n 's/^\(.*\(\.cu\|\(cuda\|nccl\)[^/]*\.cpp\)\.o\): .*/\1/p')
+    sed -n 's/^\(.*\(\.cu\|\(cuda\|cudnn\|nccl\)[^/]*\.cpp\)\.o\): .*/\1/p')
   echo "$name: ${#objects[@]} CUDA sources"
   build "$name" k25_kernels_core "${objects[@]}"
 }

@@ -1,10 +1,13 @@
 // Attention on the GPU: argument blocks, the list of tiles, delta, and the order of launches. The
 // kernels are in attention_{forward,key_gradients,query_gradient}_cuda_bf16.cu and
 // attention_cuda_fp32.cu.
+#include <algorithm>
+#include <string>
 #include <type_traits>
 
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/attention_cuda_args.cuh"
+#include "kernels/attention/attention_cudnn.h"
 #include "kernels/core/buffer.h"
 #include "kernels/core/context.h"
 #include "kernels/core/cuda_check.h"
@@ -205,14 +208,42 @@ void backward_typed(Context& ctx, const AttentionDesc& d, const AttentionBackwar
   launch_query_gradient(x, ctx.stream);
 }
 
+// ---- choice ------------------------------------------------------------------------------------
+
+/// Throws where cuDNN was asked for and does not take the call.
+void check_choice(const AttentionDesc& d, const char* refusal) {
+  if (refusal == nullptr || d.implementation != AttentionImplementation::kCudnn) return;
+  fail(ErrorKind::kUsage, std::string("attention: implementation cudnn was asked for, but ") +
+                              refusal + "; ask for automatic");
+}
+
+bool may_use_cudnn(const AttentionDesc& d) {
+  if (d.implementation == AttentionImplementation::kCudnn) return true;
+  return d.implementation == AttentionImplementation::kAutomatic && attention_cudnn_pays(d);
+}
+
+/// Whether cuDNN has done the work: `call` hands it over and returns why it was not taken.
+template <class Call>
+bool done_by_cudnn(const AttentionDesc& d, const Call& call) {
+  if (!may_use_cudnn(d)) return false;
+  const char* const refusal = call();
+  check_choice(d, refusal);
+  return refusal == nullptr;
+}
+
 }  // namespace
 
 Bytes attention_workspace_cuda(const AttentionDesc& d) {
-  return Bytes{list_bytes(d) + align_up(d.batch * d.heads * d.tokens * 4)};
+  const Bytes own{list_bytes(d) + align_up(d.batch * d.heads * d.tokens * 4)};
+  if (!may_use_cudnn(d)) return own;
+  check_choice(d, attention_cudnn_refusal(d));
+  return Bytes{std::max(own.n, attention_workspace_cudnn(d).n)};
 }
 
 void attention_forward_cuda(Context& ctx, const AttentionPlan& plan, const AttentionForwardIn& in,
                             const AttentionForwardOut& out, Workspace workspace) {
+  const auto cudnn = [&] { return attention_forward_cudnn(ctx, plan.desc, in, out, workspace); };
+  if (done_by_cudnn(plan.desc, cudnn)) return;
   if (plan.desc.dtype == DType::kBFloat16) {
     return forward_typed<BFloat16>(ctx, plan.desc, in, out, workspace);
   }
@@ -221,6 +252,8 @@ void attention_forward_cuda(Context& ctx, const AttentionPlan& plan, const Atten
 
 void attention_backward_cuda(Context& ctx, const AttentionPlan& plan, const AttentionBackwardIn& in,
                              const AttentionBackwardOut& out, Workspace workspace) {
+  const auto cudnn = [&] { return attention_backward_cudnn(ctx, plan.desc, in, out, workspace); };
+  if (done_by_cudnn(plan.desc, cudnn)) return;
   if (plan.desc.dtype == DType::kBFloat16) {
     return backward_typed<BFloat16>(ctx, plan.desc, in, out, workspace);
   }

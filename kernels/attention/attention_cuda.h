@@ -8,7 +8,8 @@ namespace k25::kernels {
 inline constexpr std::int64_t kAttentionCudaMaxHeadDim = 256;
 inline constexpr std::int64_t kAttentionCudaMaxTokens = std::int64_t{1} << 30;
 
-/// Scratch of the larger direction.
+/// Scratch of the larger direction and implementation: an automatic choice is made at each call.
+/// Throws kUsage where the implementation asked for does not exist for this desc.
 Bytes attention_workspace_cuda(const AttentionDesc& desc);
 
 void attention_forward_cuda(Context& ctx, const AttentionPlan& plan, const AttentionForwardIn& in,

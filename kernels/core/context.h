@@ -7,8 +7,9 @@
 #include "kernels/core/thread_pool.h"
 
 namespace k25::kernels {
-class GemmAlgorithms;  // kernels/gemm/gemm_algorithms.h
-}
+class GemmAlgorithms;    // kernels/gemm/gemm_algorithms.h
+class AttentionEngines;  // kernels/attention/attention_engines.h
+}  // namespace k25::kernels
 
 namespace k25 {
 
@@ -20,9 +21,10 @@ struct Context {
   // CUDA only (kernels/core/device.h owns them).
   cudaStream_t stream = nullptr;  ///< ops enqueue here and never synchronise
   cublasLtHandle_t cublaslt = nullptr;
-  cudnnHandle_t cudnn = nullptr;
+  cudnnHandle_t cudnn = nullptr;                       ///< null in a build without cuDNN
   int num_sms = 0;                                     ///< streaming multiprocessors of the device
   kernels::GemmAlgorithms* gemm_algorithms = nullptr;  ///< the caller's; every op with a GEMM asks
+  kernels::AttentionEngines* attention_engines = nullptr;  ///< the caller's; null: no cuDNN
 };
 
 /// Scratch of at least the plan's workspace_bytes, 64-byte aligned, free again when the op returns.

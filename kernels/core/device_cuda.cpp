@@ -1,5 +1,7 @@
 #include <cuda_runtime.h>
+#if K25_WITH_CUDNN
 #include <cudnn.h>
+#endif
 
 #include "kernels/core/cuda_check.h"
 #include "kernels/core/device.h"
@@ -87,15 +89,19 @@ CudaDevice::CudaDevice(int index) : index_(index) {
   num_sms_ = properties.multiProcessorCount;
   K25_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   K25_CUBLAS_CHECK(cublasLtCreate(&cublaslt_));
+#if K25_WITH_CUDNN
   const cudnnStatus_t status = cudnnCreate(&cudnn_);
   if (status != CUDNN_STATUS_SUCCESS) {
     cuda_failed("cudnnCreate", cudnnGetErrorString(status), std::source_location::current());
   }
   cudnnSetStream(cudnn_, stream_);
+#endif
 }
 
 CudaDevice::~CudaDevice() {
+#if K25_WITH_CUDNN
   cudnnDestroy(cudnn_);
+#endif
   cublasLtDestroy(cublaslt_);
   cudaStreamDestroy(stream_);
 }
@@ -108,9 +114,12 @@ Bytes CudaDevice::free_memory() const {
 std::string CudaDevice::fingerprint() const {
   int runtime = 0;
   K25_CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
-  return name_ + "/" + std::to_string(num_sms_) + " cuda=" + std::to_string(runtime) +
-         " cublaslt=" + std::to_string(cublasLtGetVersion()) +
-         " cudnn=" + std::to_string(cudnnGetVersion());
+  std::string text = name_ + "/" + std::to_string(num_sms_) + " cuda=" + std::to_string(runtime) +
+                     " cublaslt=" + std::to_string(cublasLtGetVersion());
+#if K25_WITH_CUDNN
+  text += " cudnn=" + std::to_string(cudnnGetVersion());
+#endif
+  return text;
 }
 
 void CudaDevice::attach(Context& context) const {

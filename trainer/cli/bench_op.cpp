@@ -132,7 +132,8 @@ class OpBench {
     embedding();
     optimizer();
     products();
-    attention();
+    attention("attention", AttentionImplementation::kAutomatic);
+    if (device() == Device::kCuda) attention("own attention", AttentionImplementation::kOwn);
     cross_entropy();
   }
 
@@ -304,7 +305,7 @@ class OpBench {
                                      .accumulate = Accumulate::kAdd});
   }
 
-  void attention() {
+  void attention(const std::string& name, AttentionImplementation implementation) {
     Operands operands(runtime_);
     const std::int64_t batch = s_.rows / s_.tokens;
     const AttentionPlan plan = attention_plan({.batch = batch,
@@ -313,7 +314,8 @@ class OpBench {
                                                .kv_heads = s_.kv_heads,
                                                .head_dim = s_.head_dim,
                                                .dtype = s_.precision,
-                                               .device = device()});
+                                               .device = device(),
+                                               .implementation = implementation});
     const auto q = operands.make(s_.precision, {batch, s_.tokens, s_.heads, s_.head_dim});
     const auto k = operands.make(s_.precision, {batch, s_.tokens, s_.kv_heads, s_.head_dim});
     const auto v = operands.make(s_.precision, {batch, s_.tokens, s_.kv_heads, s_.head_dim});
@@ -327,11 +329,11 @@ class OpBench {
     const double flops = 2.0 * static_cast<double>(batch * s_.heads * s_.head_dim) *
                          static_cast<double>(s_.tokens) * static_cast<double>(s_.tokens);
     const double ends = 2 * (size_of(q) + size_of(k));
-    report("attention forward", {.bytes = ends, .flops = flops}, [&](int n) {
+    report(name + " forward", {.bytes = ends, .flops = flops}, [&](int n) {
       attention_forward(context_, plan, {q[at(n)], k[at(n)], v[at(n)], {}, {}},
                         {out[at(n)], lse[at(n)]}, workspace);
     });
-    report("attention backward", {.bytes = 2 * ends + 2 * size_of(q), .flops = 2.5 * flops},
+    report(name + " backward", {.bytes = 2 * ends + 2 * size_of(q), .flops = 2.5 * flops},
            [&](int n) {
              attention_backward(
                  context_, plan,

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/attention/attention.h"
 #include "kernels/core/buffer.h"
 #include "kernels/core/context.h"
 #include "kernels/core/tensor.h"
@@ -32,6 +33,8 @@ struct RunShape {
 /// One micro-batch as tensors.
 struct BatchTensors {
   ConstTensor tokens_N, labels_N, position_N, doc_begin_BT, doc_end_BT;
+  /// What suits the documents, decided where they are known: kAutomatic or kOwn.
+  kernels::AttentionImplementation attention = kernels::AttentionImplementation::kAutomatic;
 };
 
 /// Whole parameters of a block (or their fp32 gradients): its own unit and the replicated unit.

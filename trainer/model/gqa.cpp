@@ -33,6 +33,18 @@ kernels::RopePlan rope_plan_for(const ModelConfig& model, const RunShape& shape,
   return kernels::rope_plan(desc);
 }
 
+kernels::AttentionPlan attention_plan_for(const ModelConfig& model, const RunShape& shape,
+                                          kernels::AttentionImplementation implementation) {
+  return kernels::attention_plan({.batch = shape.batch,
+                                  .tokens = shape.tokens,
+                                  .heads = model.heads,
+                                  .kv_heads = model.kv_heads,
+                                  .head_dim = model.head_dim,
+                                  .dtype = shape.compute,
+                                  .device = shape.device,
+                                  .implementation = implementation});
+}
+
 }  // namespace
 
 kernels::RopeDesc GqaMixer::rope_desc(const ModelConfig& model, const RunShape& shape) {
@@ -56,13 +68,8 @@ GqaMixer::GqaMixer(const ModelConfig& model, const RunShape& shape, int layer,
       out_{shape.rows(), model.heads * model.head_dim, model.hidden, shape.compute, shape.device},
       rope_q_(rope_plan_for(model, shape, model.heads)),
       rope_k_(rope_plan_for(model, shape, model.kv_heads)),
-      attention_(kernels::attention_plan({.batch = shape.batch,
-                                          .tokens = shape.tokens,
-                                          .heads = model.heads,
-                                          .kv_heads = model.kv_heads,
-                                          .head_dim = model.head_dim,
-                                          .dtype = shape.compute,
-                                          .device = shape.device})),
+      attention_(attention_plan_for(model, shape, kernels::AttentionImplementation::kAutomatic)),
+      own_attention_(attention_plan_for(model, shape, kernels::AttentionImplementation::kOwn)),
       rope_table_(rope_table),
       qkv_index_(unit.add(qkv_parameter(model, layer))),
       out_index_(unit.add(out_parameter(model, layer))) {}
@@ -70,7 +77,7 @@ GqaMixer::GqaMixer(const ModelConfig& model, const RunShape& shape, int layer,
 Bytes GqaMixer::workspace_bytes() const {
   Bytes bytes = larger(qkv_.workspace_bytes(), out_.workspace_bytes());
   bytes = larger(bytes, larger(rope_q_.workspace_bytes, rope_k_.workspace_bytes));
-  return larger(bytes, attention_.workspace_bytes);
+  return larger(bytes, larger(attention_.workspace_bytes, own_attention_.workspace_bytes));
 }
 
 void GqaMixer::take_saved(Arena& saved) {
@@ -97,6 +104,11 @@ Tensor GqaMixer::by_sequence(const Tensor& rows_NHE) const {
   return rows_NHE.split_dim(0, shape_.batch, shape_.tokens);
 }
 
+const kernels::AttentionPlan& GqaMixer::attention_plan(const BlockRun& run) const {
+  return run.batch.attention == kernels::AttentionImplementation::kOwn ? own_attention_
+                                                                       : attention_;
+}
+
 void GqaMixer::rotate(BlockRun& run, const Heads& heads, bool backward) const {
   const auto apply = backward ? kernels::rope_backward : kernels::rope_forward;
   apply(run.context, rope_q_, {heads.q_NHE, run.batch.position_N, rope_table_}, {heads.q_NHE},
@@ -112,7 +124,7 @@ void GqaMixer::forward(BlockRun& run, const ParameterViews& parameters, const Co
   rotate(run, heads, false);
   const Tensor attention = saved_attention_.split_dim(1, heads_, head_dim_);
   kernels::attention_forward(
-      run.context, attention_,
+      run.context, attention_plan(run),
       {by_sequence(heads.q_NHE), by_sequence(heads.k_NKE), by_sequence(heads.v_NKE),
        run.batch.doc_begin_BT, run.batch.doc_end_BT},
       {by_sequence(attention), saved_lse_}, run.workspace);
@@ -132,7 +144,7 @@ void GqaMixer::backward(BlockRun& run, const ParameterViews& parameters,
   const Heads heads = split(saved_qkv_);
   const Heads d_heads = split(d_qkv);
   kernels::attention_backward(
-      run.context, attention_,
+      run.context, attention_plan(run),
       {by_sequence(heads.q_NHE), by_sequence(heads.k_NKE), by_sequence(heads.v_NKE),
        run.batch.doc_begin_BT, run.batch.doc_end_BT,
        by_sequence(saved_attention_.split_dim(1, heads_, head_dim_)), saved_lse_,

@@ -32,13 +32,14 @@ class GqaMixer : public Sublayer {
   };
   Heads split(const Tensor& qkv) const;
   Tensor by_sequence(const Tensor& rows_NHE) const;  // [N, H, E] -> [B, T, H, E]
+  const kernels::AttentionPlan& attention_plan(const BlockRun& run) const;
   void rotate(BlockRun& run, const Heads& heads, bool backward) const;
 
   RunShape shape_;
   std::int64_t heads_, kv_heads_, head_dim_;
   Linear qkv_, out_;
   kernels::RopePlan rope_q_, rope_k_;
-  kernels::AttentionPlan attention_;
+  kernels::AttentionPlan attention_, own_attention_;  // for long and for short documents
   const ConstTensor& rope_table_;
   int qkv_index_, out_index_;
   Tensor saved_qkv_, saved_attention_, saved_lse_;

@@ -1,5 +1,6 @@
 #include "trainer/train/batch_upload.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/attention/attention.h"
@@ -39,6 +40,23 @@ BatchTensors batch_tensors(const data::Batch& b) {
   return {flat(b.tokens), flat(b.labels), flat(b.position), grid(b.doc_begin), grid(b.doc_end)};
 }
 
+kernels::AttentionImplementation attention_for(const data::Batch& b) {
+  const std::int64_t tokens = b.tokens_per_sequence;
+  double visible = 0;  // of the square of each sequence
+  for (std::int64_t row = 0; row < b.sequences; ++row) {
+    const std::int32_t* const ends = b.doc_end.data() + row * tokens;
+    for (std::int64_t t = 0; t < tokens;) {
+      const std::int64_t end = std::max<std::int64_t>(ends[t], t + 1);
+      visible += static_cast<double>(end - t) * static_cast<double>(end - t);
+      t = end;
+    }
+  }
+  const double square = static_cast<double>(tokens) * static_cast<double>(tokens);
+  return visible < 0.5 * square * static_cast<double>(b.sequences)
+             ? kernels::AttentionImplementation::kOwn
+             : kernels::AttentionImplementation::kAutomatic;
+}
+
 BatchUpload::BatchUpload(const Model& model, std::int64_t depth, Allocator& host, Allocator& state)
     : shape_(model.shape()), vocab_(model.vocab()), depth_(depth) {
   if (shape_.device == Device::kCpu) return;
@@ -71,8 +89,8 @@ BatchTensors BatchUpload::upload(const Context& context, const parallel::Mesh& m
         at += step;
         return there;
       };
-      result = {move(host.tokens_N), move(host.labels_N), move(host.position_N),
-                move(host.doc_begin_BT), move(host.doc_end_BT)};
+      result = {move(host.tokens_N),     move(host.labels_N),   move(host.position_N),
+                move(host.doc_begin_BT), move(host.doc_end_BT), attention_for(batch)};
       copy_bytes(context, pinned, device_.data(), Bytes{at});
       return result;
     }

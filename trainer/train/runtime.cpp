@@ -119,6 +119,7 @@ Runtime::Runtime(parallel::World& world, const Config& config, std::vector<std::
     if (device_ == nullptr) return;
     device_->attach(context_);
     context_.gemm_algorithms = &gemm_algorithms_;
+    context_.attention_engines = &attention_engines_;
   }
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/attention/attention_engines.h"
 #include "kernels/core/buffer.h"
 #include "kernels/core/context.h"
 #include "kernels/core/device.h"
@@ -55,6 +56,7 @@ class Runtime {
   HostAllocator host_;
   std::unique_ptr<ThreadPool> threads_;
   kernels::GemmAlgorithms gemm_algorithms_;
+  kernels::AttentionEngines attention_engines_;
   Context context_;
 };
 
