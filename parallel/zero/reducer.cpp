@@ -116,7 +116,7 @@ void Reducer::give_buffer(int unit) {
     at(pool_owner_, buffer) = unit;
     u.whole = at(memory_.gradients, buffer).slice(0, 0, layout.padded());
   }
-  set_zero(context_, u.whole);
+  if (!shape_.in_place) set_zero(context_, u.whole);  // begin_step did
   u.has_buffer = true;
   point_parameters(layout, u.whole, u.views);
   for (std::size_t p = 0; p < u.views.size(); ++p) {
@@ -146,6 +146,9 @@ void Reducer::reduce(int unit) {
   const UnitLayout& layout = at(shape_.layouts, unit);
   if (!u.has_buffer) give_buffer(unit);  // this rank had no use for the unit: zeros
   finite_.look(context_, unit, u.whole);
+  u.dirty = false;
+  u.has_buffer = false;
+  if (shape_.in_place) return;
   wait_running();
   const Tensor& sums = at(memory_.shard_gradients, unit);
   const std::int64_t begin = layout.placement == Placement::kReplicated
@@ -161,8 +164,6 @@ void Reducer::reduce(int unit) {
        .mode = shape_.ordered ? ReduceMode::kOrdered : ReduceMode::kLibrary,
        .slice_of_rank = slice_of_rank_});
   running_unit_ = unit;
-  u.dirty = false;
-  u.has_buffer = false;
 }
 
 void Reducer::wait_running() {

@@ -3,7 +3,8 @@
 //
 // A group is the run of micro-batches that adds up before a unit is reduced (a slot, a step, or
 // one). A whole gradient is zero when the group first asks for it. Reductions run one at a time,
-// behind the computation of the next unit's gradient: all share one scratch.
+// behind the computation of the next unit's gradient: all share one scratch. One rank with one slot
+// has nothing to reduce: the whole gradient is the shard's.
 
 #include <vector>
 

@@ -62,6 +62,7 @@ ZeroShape::ZeroShape(const std::vector<UnitSpec>& units, const MeshShape& mesh,
   micro_batches = options.slots / data_ranks * options.micro_batches_per_slot;
   per_reduction = micro_batches_per_reduction(options, micro_batches);
   ordered = options.mode == ReduceMode::kOrdered;
+  in_place = ordered && data_ranks == 1 && options.slots == 1;
   device = options.device;
 
   int num_gathered = 0, num_pooled = 0;
@@ -74,7 +75,7 @@ ZeroShape::ZeroShape(const std::vector<UnitSpec>& units, const MeshShape& mesh,
     gather_pool = std::min(1 + options.prefetch, num_gathered);
   }
   // Two, so that one is reduced while the next is computed.
-  if (per_reduction == 1) gradient_pool = std::min(2 + options.open_gradients, num_pooled);
+  if (per_reduction == 1 && !in_place) gradient_pool = std::min(2 + options.open_gradients, num_pooled);
 }
 
 bool ZeroShape::resident(const UnitLayout& unit) const {
@@ -148,10 +149,15 @@ void ZeroMemory::carve_gathered(const ZeroShape& shape) {
 void ZeroMemory::carve_gradients(const ZeroShape& shape) {
   std::int64_t largest_pooled = 0, largest_slice = 0;
   std::int64_t trained = 0;
-  for (const UnitLayout& unit : shape.layouts) {
+  for (std::size_t u = 0; u < shape.layouts.size(); ++u) {
+    const UnitLayout& unit = shape.layouts[u];
     own_gradients.emplace_back();
     if (!ZeroShape::trainable(unit)) continue;
     ++trained;
+    if (shape.in_place) {
+      own_gradients.back() = shard_gradients[u];
+      continue;
+    }
     largest_slice = std::max(largest_slice, unit.shard_elems);
     if (shape.pooled(unit)) {
       largest_pooled = std::max(largest_pooled, unit.padded());

@@ -111,6 +111,13 @@ TEST_F(ZeroStoreTest, PlanByHand) {
   EXPECT_EQ(library.unit_gradients.n, 2 * 6 * kChunkBytes);
   options.reduce_after = ReduceAfter::kStep;
   EXPECT_EQ(ZeroStore::plan(units, mesh, options).unit_gradients.n, (4 + 6) * kChunkBytes);
+
+  // One rank with one slot forms gradients in its shard.
+  const ZeroPlan alone = ZeroStore::plan(units, {}, {.slots = 1});
+  EXPECT_EQ(alone.shard_gradients.n, 8 * kChunkBytes);
+  EXPECT_EQ(alone.unit_gradients.n, 0);
+  EXPECT_EQ(alone.replicated.n, 4 * kChunkBytes);  // master, m, v, gradient
+  EXPECT_EQ(alone.reduction_scratch.n, 64);        // three marks
 }
 
 TEST_F(ZeroStoreTest, ModelStateFallsWithTheShards) {
@@ -292,18 +299,22 @@ TEST_F(ZeroStoreTest, GradientsAreZeroAtFirstAndAbsentForFrozen) {
 }
 
 TEST_F(ZeroStoreTest, UnusedUnitsKeepTheSlotSum) {
-  // layers.0 is used in the first micro-batch of the slot only.
-  ZeroStore store = make({.slots = 1, .micro_batches_per_slot = 2});
-  store.begin_step();
-  store.gradient(2)[0].data<float>()[5] = 4.0F;
-  store.gradient_done(2);
-  store.end_micro_batch();
-  store.gradient_done(3);
-  store.end_micro_batch();
-  store.finish_gradients();
-  EXPECT_EQ(store.shard_gradient(2).data<float>()[5], 4.0F);
-  EXPECT_EQ(store.shard_gradient(3).data<float>()[5], 0.0F);
-  EXPECT_EQ(count("reduce_scatter", "layers.0"), 1);
+  // layers.0 is used in the first micro-batch of the first slot only.
+  for (const std::int64_t slots : {1, 2}) {
+    ZeroStore store = make({.slots = slots, .micro_batches_per_slot = 2});
+    store.begin_step();
+    store.gradient(2)[0].data<float>()[5] = 4.0F;
+    store.gradient_done(2);
+    store.end_micro_batch();
+    for (std::int64_t rest = 2 * slots - 1; rest > 0; --rest) {
+      store.gradient_done(3);
+      store.end_micro_batch();
+    }
+    store.finish_gradients();
+    EXPECT_EQ(store.shard_gradient(2).data<float>()[5], 4.0F);
+    EXPECT_EQ(store.shard_gradient(3).data<float>()[5], 0.0F);
+    EXPECT_EQ(count("reduce_scatter", "layers.0"), slots - 1);  // one slot is summed in its shard
+  }
 }
 
 TEST_F(ZeroStoreTest, LibraryModeReducesPerMicroBatchOrPerStep) {
