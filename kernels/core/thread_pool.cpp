@@ -1,5 +1,7 @@
 #include "kernels/core/thread_pool.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -12,6 +14,13 @@
 #include "kernels/core/check.h"
 
 namespace k25 {
+
+int available_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return CPU_COUNT(&set);
+}
 
 struct ThreadPool::State {
   std::mutex mutex;

@@ -7,6 +7,9 @@
 
 namespace k25 {
 
+/// The cores that this process may run on.
+int available_cores();
+
 /// Runs loop bodies on `num_threads` threads, the caller included.
 ///
 /// parallel_for cuts [0, count) into blocks of `grain` iterations; the cut depends on count and

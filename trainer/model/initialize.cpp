@@ -1,7 +1,10 @@
 #include <algorithm>
+#include <cstring>
+#include <functional>
 
 #include "kernels/core/host_access.h"
 #include "kernels/core/philox.h"
+#include "kernels/core/thread_pool.h"
 #include "kernels/core/update_math.h"
 #include "trainer/model/model.h"
 
@@ -24,19 +27,23 @@ float initial_value(const parallel::Init& init, const Philox& stream, std::int64
 // The part of one slice that lies in flat elements [begin, begin + master.numel()) of its unit.
 void initialize_slice(const parallel::Slice& slice, std::int64_t slice_begin,
                       std::int64_t slice_elems, std::int64_t begin, const Tensor& master,
-                      std::uint64_t seed) {
+                      std::uint64_t seed, ThreadPool* threads) {
   const Philox stream(seed, 0, slice.name);
   float* values = master.data<float>();
   const std::int64_t first = std::max(slice_begin, begin);
   const std::int64_t last = std::min(slice_begin + slice_elems, begin + master.numel());
-  for (std::int64_t i = first; i < last; ++i) {
-    values[i - begin] = initial_value(slice.init, stream, i - slice_begin);
-  }
+  const auto body = [&](std::int64_t from, std::int64_t to) {
+    for (std::int64_t i = from; i < to; ++i) {
+      values[first + i - begin] = initial_value(slice.init, stream, first + i - slice_begin);
+    }
+  };
+  constexpr std::int64_t kGrain = std::int64_t{1} << 16;
+  if (last > first) parallel_for(threads, last - first, kGrain, std::ref(body));
 }
 
 // One rank's part of a unit.
 void initialize_shard(const parallel::UnitLayout& layout, std::int64_t begin, const Tensor& master,
-                      std::uint64_t seed) {
+                      std::uint64_t seed, ThreadPool* threads) {
   for (std::size_t p = 0; p < layout.parameters.size(); ++p) {
     const parallel::ParameterSpec& parameter = layout.parameters[p];
     const std::int64_t row = parameter.shape.empty() || parameter.shape[0] == 0
@@ -44,7 +51,7 @@ void initialize_shard(const parallel::UnitLayout& layout, std::int64_t begin, co
                                  : parameter.numel() / parameter.shape[0];
     for (const parallel::Slice& slice : parameter.slices) {
       initialize_slice(slice, layout.offsets[p] + slice.row_begin * row,
-                       (slice.row_end - slice.row_begin) * row, begin, master, seed);
+                       (slice.row_end - slice.row_begin) * row, begin, master, seed, threads);
     }
   }
 }
@@ -52,12 +59,15 @@ void initialize_shard(const parallel::UnitLayout& layout, std::int64_t begin, co
 }  // namespace
 
 void initialize_parameters(parallel::ZeroStore& store, std::uint64_t seed) {
+  // Each value is a function of its index alone, so more threads than run.cpu_threads do no harm.
+  constexpr int kMostThreads = 16;
+  ThreadPool threads(std::min(available_cores(), kMostThreads));
   for (int u = 0; u < store.num_units(); ++u) {
     const parallel::UnitLayout& layout = store.layout(u);
     fill_on_host(store.context(), store.master(u), [&](const Tensor& master) {
       // The gaps between parameters stay zero.
       std::memset(master.raw(), 0, static_cast<std::size_t>(master.bytes().n));
-      initialize_shard(layout, store.shard_begin(u), master, seed);
+      initialize_shard(layout, store.shard_begin(u), master, seed, &threads);
     });
   }
   store.invalidate();

@@ -1,7 +1,5 @@
 #include "trainer/train/runtime.h"
 
-#include <sched.h>
-
 #include <cstdlib>
 
 #include "parallel/comm/agree.h"
@@ -10,13 +8,6 @@
 
 namespace k25::trainer {
 namespace {
-
-int cores_in_affinity_mask() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return CPU_COUNT(&set);
-}
 
 void warn_about_openmp(std::vector<std::string>& warnings) {
   for (const char* name : {"OMP_NUM_THREADS", "OMP_PROC_BIND"}) {
@@ -29,7 +20,7 @@ void warn_about_openmp(std::vector<std::string>& warnings) {
 
 int thread_count(const Config& config, std::vector<std::string>& warnings) {
   const auto wanted = static_cast<int>(config.run.cpu_threads);
-  const int cores = cores_in_affinity_mask();
+  const int cores = available_cores();
   if (wanted <= cores) return wanted;
   warnings.push_back("the affinity mask has " + std::to_string(cores) +
                      (cores == 1 ? " core" : " cores") + ", cpu_threads reduced " +

@@ -183,7 +183,8 @@ void TrainRun::start_state() {
     state_ = adopt_state(saved, config_, data, resume_target_->string(), warnings_);
     warn_of_changes(source, parsed_, data, runtime_.fingerprint(), warnings_);
   } else {
-    initialize_parameters(*store_, config_.run.seed);
+    collectively(runtime_.comm(), "initial parameters",
+                 [&] { initialize_parameters(*store_, config_.run.seed); });
     if (!config_.train.init_from.empty()) {
       const std::string source = parallel::from_rank0(runtime_.comm(), "init_from", [&] {
         return find_checkpoint(config_.train.init_from, "", "best").string();
