@@ -12,98 +12,9 @@
 
 namespace k25::kernels {
 
-GemmDesc logits_gemm(const CrossEntropyDesc& d, std::int64_t rows, std::int64_t cols) {
-  GemmDesc g;
-  g.m = rows;
-  g.n = cols;
-  g.k = d.hidden;
-  g.transpose_b = Transpose::kYes;
-  g.dtype_ab = d.dtype;
-  g.dtype_d = accumulator_dtype(d.dtype);
-  g.device = d.device;
-  return g;
-}
-
-GemmDesc dx_gemm(const CrossEntropyDesc& d, std::int64_t rows, std::int64_t cols,
-                 Accumulate accumulate) {
-  GemmDesc g;
-  g.m = rows;
-  g.n = d.hidden;
-  g.k = cols;
-  g.dtype_ab = d.dtype;
-  g.dtype_d = accumulator_dtype(d.dtype);
-  g.device = d.device;
-  g.accumulate = accumulate;
-  return g;
-}
-
-GemmDesc dweight_gemm(const CrossEntropyDesc& d, std::int64_t rows, std::int64_t cols) {
-  GemmDesc g;
-  g.m = cols;
-  g.n = d.hidden;
-  g.k = rows;
-  g.transpose_a = Transpose::kYes;
-  g.dtype_ab = d.dtype;
-  g.dtype_d = accumulator_dtype(d.dtype);
-  g.device = d.device;
-  g.accumulate = Accumulate::kAdd;
-  return g;
-}
-
-CrossEntropyScratch cross_entropy_scratch(const CrossEntropyPlan& plan, void* base) {
-  const CrossEntropyDesc& d = plan.desc;
-  CrossEntropyScratch s;
-  std::int64_t used = 0;
-  const auto take = [&](DType dtype, std::initializer_list<std::int64_t> shape) {
-    Tensor t(base == nullptr ? nullptr : static_cast<char*>(base) + used, dtype, shape, d.device);
-    used += align_up(t.bytes().n);
-    return t;
-  };
-  const auto take_rows = [&](DType dtype, std::int64_t cols) {
-    const std::int64_t padded = d.device == Device::kCuda ? align_up(cols, kCudaRowPadding) : cols;
-    return take(dtype, {plan.row_tile, padded}).slice(1, 0, cols);
-  };
-  const DType a = accumulator_dtype(d.dtype);
-  s.logits = take_rows(a, plan.vocab_chunk);
-  s.dz = s.logits;
-  if (a != d.dtype) {
-    s.dz = take_rows(d.dtype, plan.vocab_chunk);
-    s.dx = take_rows(a, d.hidden);
-  }
-  s.max = take(a, {plan.row_tile});
-  s.sum = take(a, {plan.row_tile});
-  s.target = take(a, {plan.row_tile});
-  std::int64_t gemm = 0;
-  const std::int64_t tiles = plan.row_tile > 0 ? d.rows / plan.row_tile : 0;
-  for (const std::int64_t rows : {plan.row_tile, d.rows - tiles * plan.row_tile}) {
-    for (const std::int64_t cols : {plan.vocab_chunk, d.vocab % plan.vocab_chunk}) {
-      for (const GemmDesc& g :
-           {logits_gemm(d, rows, cols), dx_gemm(d, rows, cols, Accumulate::kOverwrite),
-            dx_gemm(d, rows, cols, Accumulate::kAdd), dweight_gemm(d, rows, cols)}) {
-        gemm = std::max(gemm, gemm_plan(g).workspace_bytes.n);
-      }
-    }
-  }
-  s.gemm = {base == nullptr ? nullptr : static_cast<char*>(base) + used, Bytes{gemm}};
-  s.total = Bytes{used + align_up(gemm)};
-  return s;
-}
-
 namespace {
 
-constexpr std::int64_t kChunk = 1024;  // classes at a time
-constexpr std::int64_t kTileElements =
-    1 << 18;  // of a logit tile: 1 MiB in fp32, half a second cache
 constexpr std::int64_t kGrainElements = 16384;  // of a logit tile, for one piece of the work
-
-void check_inputs(const CrossEntropyDesc& d, const ConstTensor& x, const ConstTensor& weight,
-                  const ConstTensor& label) {
-  const std::string_view op = "cross_entropy";
-  check_operand(op, "x", x, d.dtype, {d.rows, d.hidden}, Density::kRows, d.device);
-  check_operand(op, "weight", weight, d.dtype, {d.vocab, d.hidden}, Density::kRows, d.device);
-  check_operand(op, "label", label, DType::kInt32, {d.rows}, Density::kContiguous, d.device);
-  if (d.device == Device::kCpu) cross_entropy_check_labels(d, label);
-}
 
 /// One call on one row tile: its logits chunk by chunk.
 template <class T, class A>
@@ -123,8 +34,9 @@ struct TileRun {
   Tensor chunk_view(const Tensor& t, std::int64_t cols) const {
     return Tensor(t.raw(), t.dtype(), {rows, cols});
   }
-  /// Logits of classes [first, first + cols); sets up `tile`.
+  /// Logits of classes [first, first + cols), unless they are still there from forward.
   void logits(std::int64_t first, std::int64_t cols) {
+    if (tile.cols > 0 && tile.first_class == first) return;
     const Tensor z = chunk_view(scratch.logits, cols);
     gemm(logits_gemm(plan.desc, rows, cols), x, weight.slice(0, first, first + cols), z);
     tile.z = z.data<A>();
@@ -166,24 +78,6 @@ TileRun<T, A> tile_run(Context& ctx, const CrossEntropyPlan& plan,
   return run;
 }
 
-template <class T, class A>
-void forward_typed(Context& ctx, const CrossEntropyPlan& plan, const CrossEntropyForwardIn& in,
-                   const CrossEntropyForwardOut& out, const CrossEntropyScratch& scratch) {
-  const CrossEntropyDesc& d = plan.desc;
-  for (std::int64_t begin = 0; begin < d.rows; begin += plan.row_tile) {
-    const std::int64_t end = std::min(begin + plan.row_tile, d.rows);
-    auto run = tile_run<T, A>(ctx, plan, scratch, in.x_ND, in.weight_VD, in.label_N, begin, end);
-    if (out.argmax_N) run.tile.argmax = out.argmax_N.data<std::int32_t>() + begin;
-    for (std::int64_t v = 0; v < d.vocab; v += plan.vocab_chunk) {
-      run.logits(v, std::min(plan.vocab_chunk, d.vocab - v));
-      run.softmax();
-    }
-    A* const nll = out.nll_N.data<A>() + begin;
-    A* const lse = out.lse_N.data<A>() + begin;
-    K25_ISA_CALL(ctx.isa, softmax_finish, run.tile, nll, lse, std::int64_t{0}, run.rows);
-  }
-}
-
 /// dx of a tile without labels: zeros.
 void zero_rows(const Tensor& t) {
   for (std::int64_t n = 0; n < t.dim(0); ++n) {
@@ -193,63 +87,102 @@ void zero_rows(const Tensor& t) {
 }
 
 template <class T, class A>
-void backward_typed(Context& ctx, const CrossEntropyPlan& plan, const CrossEntropyBackwardIn& in,
-                    const CrossEntropyBackwardOut& out, const CrossEntropyScratch& scratch) {
-  const CrossEntropyDesc& d = plan.desc;
-  for (std::int64_t begin = 0; begin < d.rows; begin += plan.row_tile) {
-    const std::int64_t end = std::min(begin + plan.row_tile, d.rows);
-    auto run = tile_run<T, A>(ctx, plan, scratch, in.x_ND, in.weight_VD, in.label_N, begin, end);
-    const Tensor dx = out.dx_ND.slice(0, begin, end);
-    if (std::all_of(run.tile.label, run.tile.label + run.rows,
-                    [](std::int32_t label) { return label < 0; })) {
-      zero_rows(dx);
-      continue;
-    }
-    const A* const lse = in.lse_N.data<A>() + begin;
-    const Tensor sum = scratch.dx ? scratch.dx.slice(0, 0, run.rows) : dx;
-    for (std::int64_t v = 0; v < d.vocab; v += plan.vocab_chunk) {
-      const std::int64_t cols = std::min(plan.vocab_chunk, d.vocab - v);
-      run.logits(v, cols);
-      const Tensor dz = run.chunk_view(scratch.dz, cols);
-      run.gradients(lse, dz.template data<T>());
-      const auto accumulate = v == 0 ? Accumulate::kOverwrite : Accumulate::kAdd;
-      run.gemm(dx_gemm(d, run.rows, cols, accumulate), dz, in.weight_VD.slice(0, v, v + cols), sum);
-      if (!out.dweight_VD) continue;
-      run.gemm(dweight_gemm(d, run.rows, cols), dz, run.x, out.dweight_VD.slice(0, v, v + cols));
-    }
-    if constexpr (!std::is_same_v<T, A>) {
-      K25_ISA_CALL(ctx.isa, round_rows, sum.template data<A>(), sum.stride(0),
-                   dx.template data<T>(), dx.stride(0), d.hidden, std::int64_t{0}, run.rows);
-    }
+void forward_tile(TileRun<T, A>& run, const CrossEntropyPass& pass, std::int64_t begin) {
+  const CrossEntropyDesc& d = run.plan.desc;
+  if (pass.argmax_N) run.tile.argmax = pass.argmax_N.template data<std::int32_t>() + begin;
+  for (std::int64_t v = 0; v < d.vocab; v += run.plan.vocab_chunk) {
+    run.logits(v, std::min(run.plan.vocab_chunk, d.vocab - v));
+    run.softmax();
+  }
+  A* const nll = pass.nll_N.template data<A>() + begin;
+  A* const lse = pass.lse_N.template data<A>() + begin;
+  K25_ISA_CALL(run.ctx.isa, softmax_finish, run.tile, nll, lse, std::int64_t{0}, run.rows);
+}
+
+template <class T, class A>
+void backward_tile(TileRun<T, A>& run, const CrossEntropyPass& pass, std::int64_t begin) {
+  const CrossEntropyDesc& d = run.plan.desc;
+  const Tensor dx = pass.dx_ND.slice(0, begin, begin + run.rows);
+  if (std::all_of(run.tile.label, run.tile.label + run.rows,
+                  [](std::int32_t label) { return label < 0; })) {
+    return zero_rows(dx);
+  }
+  const A* const lse = pass.known_lse_N.template data<A>() + begin;
+  const Tensor sum = run.scratch.dx ? run.scratch.dx.slice(0, 0, run.rows) : dx;
+  for (std::int64_t v = 0; v < d.vocab; v += run.plan.vocab_chunk) {
+    const std::int64_t cols = std::min(run.plan.vocab_chunk, d.vocab - v);
+    run.logits(v, cols);
+    const Tensor dz = run.chunk_view(run.scratch.dz, cols);
+    run.gradients(lse, dz.template data<T>());
+    const auto accumulate = v == 0 ? Accumulate::kOverwrite : Accumulate::kAdd;
+    run.gemm(dx_gemm(d, run.rows, cols, accumulate), dz, pass.weight_VD.slice(0, v, v + cols), sum);
+    if (!pass.dweight_VD) continue;
+    run.gemm(dweight_gemm(d, run.rows, cols), dz, run.x, pass.dweight_VD.slice(0, v, v + cols));
+  }
+  if constexpr (!std::is_same_v<T, A>) {
+    K25_ISA_CALL(run.ctx.isa, round_rows, sum.template data<A>(), sum.stride(0),
+                 dx.template data<T>(), dx.stride(0), d.hidden, std::int64_t{0}, run.rows);
   }
 }
 
-/// About equal parts of n, at most `most` each and a multiple of `unit`, so that the last is no
-/// sliver.
-std::int64_t part_of(std::int64_t n, std::int64_t most, std::int64_t unit) {
-  const std::int64_t parts = (n + most - 1) / most;
-  return parts == 0 ? 0 : std::min(n, align_up((n + parts - 1) / parts, unit));
-}
-
-void choose_cpu_tile(CrossEntropyPlan& plan) {
-  const CrossEntropyDesc& d = plan.desc;
-  plan.vocab_chunk =
-      d.vocab_chunk > 0 ? std::min(d.vocab, d.vocab_chunk) : part_of(d.vocab, kChunk, 16);
-  const std::int64_t tile = kTileElements / plan.vocab_chunk / 32 * 32;
-  plan.row_tile = std::min(d.rows, std::clamp<std::int64_t>(tile, 32, kChunk));
-}
-
-void choose_cuda_tile(CrossEntropyPlan& plan) {
-  const CrossEntropyDesc& d = plan.desc;
-  plan.vocab_chunk = d.vocab_chunk > 0 ? std::min(d.vocab, d.vocab_chunk)
-                                       : part_of(d.vocab, kCudaChunk, kCudaTileUnit);
-  std::int64_t row_bytes = align_up(plan.vocab_chunk, kCudaRowPadding) * 4;
-  if (d.dtype == DType::kBFloat16) {
-    row_bytes += row_bytes / 2 + align_up(d.hidden, kCudaRowPadding) * 4;
+template <class T, class A>
+void run_typed(Context& ctx, const CrossEntropyPlan& plan, const CrossEntropyPass& pass,
+               const CrossEntropyScratch& scratch) {
+  for (std::int64_t begin = 0; begin < plan.desc.rows; begin += plan.row_tile) {
+    const std::int64_t end = std::min(begin + plan.row_tile, plan.desc.rows);
+    auto run =
+        tile_run<T, A>(ctx, plan, scratch, pass.x_ND, pass.weight_VD, pass.label_N, begin, end);
+    if (pass.nll_N) forward_tile(run, pass, begin);
+    if (pass.dx_ND) backward_tile(run, pass, begin);
   }
-  const std::int64_t most =
-      std::min(kCudaTileBytes / row_bytes / kCudaTileUnit * kCudaTileUnit, kCudaRows);
-  plan.row_tile = part_of(d.rows, std::max(most, kCudaTileUnit), kCudaTileUnit);
+}
+
+void check_pass(const CrossEntropyPlan& plan, const CrossEntropyPass& pass, Workspace workspace) {
+  const CrossEntropyDesc& d = plan.desc;
+  const std::string_view op = "cross_entropy";
+  check_operand(op, "x", pass.x_ND, d.dtype, {d.rows, d.hidden}, Density::kRows, d.device);
+  check_operand(op, "weight", pass.weight_VD, d.dtype, {d.vocab, d.hidden}, Density::kRows,
+                d.device);
+  check_operand(op, "label", pass.label_N, DType::kInt32, {d.rows}, Density::kContiguous, d.device);
+  if (d.device == Device::kCpu) cross_entropy_check_labels(d, pass.label_N);
+  if (pass.argmax_N) {
+    check_operand(op, "argmax", pass.argmax_N, DType::kInt32, {d.rows}, Density::kContiguous,
+                  d.device);
+  }
+  if (pass.dweight_VD) {
+    check_operand(op, "dweight", pass.dweight_VD, accumulator_dtype(d.dtype), {d.vocab, d.hidden},
+                  Density::kRows, d.device);
+  }
+  check_workspace(op, workspace, plan.workspace_bytes);
+}
+
+void check_row_statistic(const CrossEntropyDesc& d, std::string_view name, const ConstTensor& t_N) {
+  check_operand("cross_entropy", name, t_N, accumulator_dtype(d.dtype), {d.rows},
+                Density::kContiguous, d.device);
+}
+
+void check_dx(const CrossEntropyDesc& d, const Tensor& dx_ND) {
+  check_operand("cross_entropy", "dx", dx_ND, d.dtype, {d.rows, d.hidden}, Density::kRows,
+                d.device);
+}
+
+void run_pass(Context& ctx, const CrossEntropyPlan& plan, const CrossEntropyPass& pass,
+              Workspace workspace) {
+  const CrossEntropyDesc& d = plan.desc;
+  check_pass(plan, pass, workspace);
+  if (d.rows == 0) return;
+  if constexpr (kWithCuda) {
+    if (d.device == Device::kCuda) return cross_entropy_cuda(ctx, plan, pass, workspace);
+  }
+  const CrossEntropyScratch scratch = cross_entropy_scratch(plan, workspace.data);
+  switch (d.dtype) {
+    case DType::kFloat64:
+      return run_typed<double, double>(ctx, plan, pass, scratch);
+    case DType::kBFloat16:
+      return run_typed<BFloat16, float>(ctx, plan, pass, scratch);
+    default:
+      return run_typed<float, float>(ctx, plan, pass, scratch);
+  }
 }
 
 }  // namespace
@@ -280,11 +213,7 @@ CrossEntropyPlan cross_entropy_plan(const CrossEntropyDesc& d) {
             "cross_entropy: fp64 runs on the CPU only; use fp32 or bf16 on the GPU");
   CrossEntropyPlan plan;
   plan.desc = d;
-  if (d.device == Device::kCuda) {
-    choose_cuda_tile(plan);
-  } else {
-    choose_cpu_tile(plan);
-  }
+  choose_cross_entropy_tile(plan);
   plan.workspace_bytes = d.rows > 0 ? cross_entropy_scratch(plan, nullptr).total : Bytes{0};
   plan.saved_bytes = bytes_of(Elems{d.rows}, accumulator_dtype(d.dtype));
   return plan;
@@ -293,64 +222,50 @@ CrossEntropyPlan cross_entropy_plan(const CrossEntropyDesc& d) {
 void cross_entropy_forward(Context& ctx, const CrossEntropyPlan& plan,
                            const CrossEntropyForwardIn& in, const CrossEntropyForwardOut& out,
                            Workspace workspace) {
-  const CrossEntropyDesc& d = plan.desc;
-  const std::string_view op = "cross_entropy";
-  check_inputs(d, in.x_ND, in.weight_VD, in.label_N);
-  check_operand(op, "nll", out.nll_N, accumulator_dtype(d.dtype), {d.rows}, Density::kContiguous,
-                d.device);
-  check_operand(op, "lse", out.lse_N, accumulator_dtype(d.dtype), {d.rows}, Density::kContiguous,
-                d.device);
-  if (out.argmax_N) {
-    check_operand(op, "argmax", out.argmax_N, DType::kInt32, {d.rows}, Density::kContiguous,
-                  d.device);
-  }
-  check_workspace(op, workspace, plan.workspace_bytes);
-  if (d.rows == 0) return;
-  if constexpr (kWithCuda) {
-    if (d.device == Device::kCuda) {
-      return cross_entropy_forward_cuda(ctx, plan, in, out, workspace);
-    }
-  }
-  const CrossEntropyScratch scratch = cross_entropy_scratch(plan, workspace.data);
-  switch (d.dtype) {
-    case DType::kFloat64:
-      return forward_typed<double, double>(ctx, plan, in, out, scratch);
-    case DType::kBFloat16:
-      return forward_typed<BFloat16, float>(ctx, plan, in, out, scratch);
-    default:
-      return forward_typed<float, float>(ctx, plan, in, out, scratch);
-  }
+  check_row_statistic(plan.desc, "nll", out.nll_N);
+  check_row_statistic(plan.desc, "lse", out.lse_N);
+  run_pass(ctx, plan,
+           {.x_ND = in.x_ND,
+            .weight_VD = in.weight_VD,
+            .label_N = in.label_N,
+            .nll_N = out.nll_N,
+            .lse_N = out.lse_N,
+            .argmax_N = out.argmax_N},
+           workspace);
 }
 
 void cross_entropy_backward(Context& ctx, const CrossEntropyPlan& plan,
                             const CrossEntropyBackwardIn& in, const CrossEntropyBackwardOut& out,
                             Workspace workspace) {
-  const CrossEntropyDesc& d = plan.desc;
-  const std::string_view op = "cross_entropy";
-  check_inputs(d, in.x_ND, in.weight_VD, in.label_N);
-  check_operand(op, "lse", in.lse_N, accumulator_dtype(d.dtype), {d.rows}, Density::kContiguous,
-                d.device);
-  check_operand(op, "dx", out.dx_ND, d.dtype, {d.rows, d.hidden}, Density::kRows, d.device);
-  if (out.dweight_VD) {
-    check_operand(op, "dweight", out.dweight_VD, accumulator_dtype(d.dtype), {d.vocab, d.hidden},
-                  Density::kRows, d.device);
-  }
-  check_workspace(op, workspace, plan.workspace_bytes);
-  if (d.rows == 0) return;
-  if constexpr (kWithCuda) {
-    if (d.device == Device::kCuda) {
-      return cross_entropy_backward_cuda(ctx, plan, in, out, workspace);
-    }
-  }
-  const CrossEntropyScratch scratch = cross_entropy_scratch(plan, workspace.data);
-  switch (d.dtype) {
-    case DType::kFloat64:
-      return backward_typed<double, double>(ctx, plan, in, out, scratch);
-    case DType::kBFloat16:
-      return backward_typed<BFloat16, float>(ctx, plan, in, out, scratch);
-    default:
-      return backward_typed<float, float>(ctx, plan, in, out, scratch);
-  }
+  check_row_statistic(plan.desc, "lse", in.lse_N);
+  check_dx(plan.desc, out.dx_ND);
+  run_pass(ctx, plan,
+           {.x_ND = in.x_ND,
+            .weight_VD = in.weight_VD,
+            .label_N = in.label_N,
+            .known_lse_N = in.lse_N,
+            .dx_ND = out.dx_ND,
+            .dweight_VD = out.dweight_VD},
+           workspace);
+}
+
+void cross_entropy_train(Context& ctx, const CrossEntropyPlan& plan,
+                         const CrossEntropyForwardIn& in, const CrossEntropyTrainOut& out,
+                         Workspace workspace) {
+  check_row_statistic(plan.desc, "nll", out.nll_N);
+  check_row_statistic(plan.desc, "lse", out.lse_N);
+  check_dx(plan.desc, out.dx_ND);
+  run_pass(ctx, plan,
+           {.x_ND = in.x_ND,
+            .weight_VD = in.weight_VD,
+            .label_N = in.label_N,
+            .nll_N = out.nll_N,
+            .lse_N = out.lse_N,
+            .argmax_N = out.argmax_N,
+            .known_lse_N = out.lse_N,
+            .dx_ND = out.dx_ND,
+            .dweight_VD = out.dweight_VD},
+           workspace);
 }
 
 }  // namespace k25::kernels

@@ -11,10 +11,14 @@
 //         dx = dz weight (overwritten);  dweight += dz^T x. z is recomputed chunk by chunk.
 // Numerics  z, softmax and sums in fp32 for fp32 and bf16 storage; dz is rounded to x's dtype
 //         before the two products. Chunks in order.
-// GPU     fp32 and bf16; fp64 runs on the CPU only. Rows go in tiles of at most 8192, classes in
-//         chunks of at most 8192, so that the workspace stays below 512 MiB however many rows there
-//         are (8192 rows of D = 2048 in bf16: 480 MiB; chunks chosen by the caller aside). The
-//         products need Context::gemm_algorithms (kernels/gemm).
+// Training  cross_entropy_train is forward and backward in one: where a chunk holds the whole
+//         vocabulary, each tile's z is formed once. On the CPU its results have the bits of the two
+//         calls.
+// GPU     fp32 and bf16; fp64 runs on the CPU only. Rows go in tiles of at most 8192. A chunk is
+// the
+//         whole vocabulary where that leaves tiles of 2048 rows, else at most 8192 classes, so that
+//         the workspace stays below 1 GiB however many rows there are (chunks chosen by the caller
+//         aside). The products need Context::gemm_algorithms (kernels/gemm).
 // Errors  kUsage naming row, label and V for a label outside [0, V) that is not kIgnoredLabel. On
 //         the GPU labels are not read back: check them on the host before they are copied
 //         (cross_entropy_check_labels); a wrong one gives its row nll = NaN and no gradient.
@@ -51,6 +55,11 @@ struct CrossEntropyBackwardOut {
   Tensor dx_ND, dweight_VD;  ///< dweight optional (frozen head)
 };
 
+struct CrossEntropyTrainOut {
+  Tensor nll_N, lse_N, argmax_N;  ///< argmax optional
+  Tensor dx_ND, dweight_VD;       ///< as CrossEntropyBackwardOut
+};
+
 CrossEntropyPlan cross_entropy_plan(const CrossEntropyDesc& desc);
 /// Throws kUsage, as above, for a wrong label among `host_label_N`, [N] int32 in host memory. On
 /// the CPU both directions call it themselves.
@@ -61,5 +70,8 @@ void cross_entropy_forward(Context& ctx, const CrossEntropyPlan& plan,
 void cross_entropy_backward(Context& ctx, const CrossEntropyPlan& plan,
                             const CrossEntropyBackwardIn& in, const CrossEntropyBackwardOut& out,
                             Workspace workspace);
+void cross_entropy_train(Context& ctx, const CrossEntropyPlan& plan,
+                         const CrossEntropyForwardIn& in, const CrossEntropyTrainOut& out,
+                         Workspace workspace);
 
 }  // namespace k25::kernels

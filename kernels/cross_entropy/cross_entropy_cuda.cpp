@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "kernels/cross_entropy/cross_entropy_layout.h"
 #include "kernels/gemm/round_rows_cuda.h"
 
 namespace k25::kernels {
@@ -24,8 +23,9 @@ struct TileRun {
   Tensor chunk_view(const Tensor& t) const {
     return t.slice(0, 0, tile.rows).slice(1, 0, tile.cols);
   }
-  /// Logits of classes [first, first + cols); sets up `tile`.
+  /// Logits of classes [first, first + cols), unless they are still there from forward.
   void logits(std::int64_t first) {
+    if (tile.cols > 0 && tile.first_class == first) return;
     const CrossEntropyDesc& d = plan.desc;
     tile.first_class = first;
     tile.cols = std::min(plan.vocab_chunk, d.vocab - first);
@@ -50,49 +50,46 @@ TileRun tile_run(Context& ctx, const CrossEntropyPlan& plan, const CrossEntropyS
   return run;
 }
 
-}  // namespace
-
-void cross_entropy_forward_cuda(Context& ctx, const CrossEntropyPlan& plan,
-                                const CrossEntropyForwardIn& in, const CrossEntropyForwardOut& out,
-                                Workspace workspace) {
-  const CrossEntropyDesc& d = plan.desc;
-  const CrossEntropyScratch scratch = cross_entropy_scratch(plan, workspace.data);
-  for (std::int64_t begin = 0; begin < d.rows; begin += plan.row_tile) {
-    TileRun run = tile_run(ctx, plan, scratch, in.x_ND, in.weight_VD, in.label_N, begin);
-    run.tile.nll = out.nll_N.data<float>() + begin;
-    run.tile.lse = out.lse_N.data<float>() + begin;
-    if (out.argmax_N) run.tile.argmax = out.argmax_N.data<std::int32_t>() + begin;
-    for (std::int64_t v = 0; v < d.vocab; v += plan.vocab_chunk) {
-      run.logits(v);
-      softmax_chunk_cuda(ctx, run.tile);
-    }
+void forward_tile(TileRun& run, const CrossEntropyPass& pass, std::int64_t begin) {
+  run.tile.nll = pass.nll_N.data<float>() + begin;
+  run.tile.lse = pass.lse_N.data<float>() + begin;
+  if (pass.argmax_N) run.tile.argmax = pass.argmax_N.data<std::int32_t>() + begin;
+  for (std::int64_t v = 0; v < run.plan.desc.vocab; v += run.plan.vocab_chunk) {
+    run.logits(v);
+    softmax_chunk_cuda(run.ctx, run.tile);
   }
 }
 
-void cross_entropy_backward_cuda(Context& ctx, const CrossEntropyPlan& plan,
-                                 const CrossEntropyBackwardIn& in,
-                                 const CrossEntropyBackwardOut& out, Workspace workspace) {
-  const CrossEntropyDesc& d = plan.desc;
+void backward_tile(TileRun& run, const CrossEntropyPass& pass, std::int64_t begin) {
+  const CrossEntropyDesc& d = run.plan.desc;
+  // The kernel only reads it.
+  run.tile.lse = const_cast<float*>(pass.known_lse_N.data<float>()) + begin;
+  const Tensor dx = pass.dx_ND.slice(0, begin, begin + run.tile.rows);
+  const Tensor sum = run.scratch.dx ? run.scratch.dx.slice(0, 0, run.tile.rows) : dx;
+  for (std::int64_t v = 0; v < d.vocab; v += run.plan.vocab_chunk) {
+    run.logits(v);
+    const std::int64_t cols = run.tile.cols;
+    const Tensor dz = run.chunk_view(run.scratch.dz);
+    logit_gradients_cuda(run.ctx, run.tile, dz.raw(), d.dtype);
+    const auto accumulate = v == 0 ? Accumulate::kOverwrite : Accumulate::kAdd;
+    run.gemm(dx_gemm(d, run.tile.rows, cols, accumulate), dz, pass.weight_VD.slice(0, v, v + cols),
+             sum);
+    if (!pass.dweight_VD) continue;
+    run.gemm(dweight_gemm(d, run.tile.rows, cols), dz, run.x,
+             pass.dweight_VD.slice(0, v, v + cols));
+  }
+  if (run.scratch.dx) round_rows_cuda(run.ctx, sum, dx, Accumulate::kOverwrite);
+}
+
+}  // namespace
+
+void cross_entropy_cuda(Context& ctx, const CrossEntropyPlan& plan, const CrossEntropyPass& pass,
+                        Workspace workspace) {
   const CrossEntropyScratch scratch = cross_entropy_scratch(plan, workspace.data);
-  for (std::int64_t begin = 0; begin < d.rows; begin += plan.row_tile) {
-    TileRun run = tile_run(ctx, plan, scratch, in.x_ND, in.weight_VD, in.label_N, begin);
-    // The kernel only reads it.
-    run.tile.lse = const_cast<float*>(in.lse_N.data<float>()) + begin;
-    const Tensor dx = out.dx_ND.slice(0, begin, begin + run.tile.rows);
-    const Tensor sum = scratch.dx ? scratch.dx.slice(0, 0, run.tile.rows) : dx;
-    for (std::int64_t v = 0; v < d.vocab; v += plan.vocab_chunk) {
-      run.logits(v);
-      const std::int64_t cols = run.tile.cols;
-      const Tensor dz = run.chunk_view(scratch.dz);
-      logit_gradients_cuda(ctx, run.tile, dz.raw(), d.dtype);
-      const auto accumulate = v == 0 ? Accumulate::kOverwrite : Accumulate::kAdd;
-      run.gemm(dx_gemm(d, run.tile.rows, cols, accumulate), dz, in.weight_VD.slice(0, v, v + cols),
-               sum);
-      if (!out.dweight_VD) continue;
-      run.gemm(dweight_gemm(d, run.tile.rows, cols), dz, run.x,
-               out.dweight_VD.slice(0, v, v + cols));
-    }
-    if (scratch.dx) round_rows_cuda(ctx, sum, dx, Accumulate::kOverwrite);
+  for (std::int64_t begin = 0; begin < plan.desc.rows; begin += plan.row_tile) {
+    TileRun run = tile_run(ctx, plan, scratch, pass.x_ND, pass.weight_VD, pass.label_N, begin);
+    if (pass.nll_N) forward_tile(run, pass, begin);
+    if (pass.dx_ND) backward_tile(run, pass, begin);
   }
 }
 

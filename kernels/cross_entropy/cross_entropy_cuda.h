@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "kernels/core/context.h"
-#include "kernels/cross_entropy/cross_entropy.h"
+#include "kernels/cross_entropy/cross_entropy_layout.h"
 
 namespace k25::kernels {
 
@@ -18,16 +18,15 @@ inline constexpr std::int64_t kCudaRows = 8192;
 inline constexpr std::int64_t kCudaTileUnit = 256;
 /// Elements to which rows in the workspace are padded, so that they begin on 128-byte borders.
 inline constexpr std::int64_t kCudaRowPadding = 64;
-/// Bound of a tile's logits, dz and dx; with cuBLASLt's 32 MiB the workspace is at most 512 MiB
-/// (8192 rows of 2048, bf16: 480 MiB).
-inline constexpr std::int64_t kCudaTileBytes = std::int64_t{480} << 20;
+/// Bound of a tile's logits, dz and dx; with cuBLASLt's 32 MiB the workspace is below 1 GiB.
+inline constexpr std::int64_t kCudaTileBytes = std::int64_t{960} << 20;
+/// A chunk is the whole vocabulary where tiles keep at least so many rows: then training forms the
+/// logits once, and reads and writes dweight (fp32) rarely enough.
+inline constexpr std::int64_t kCudaWholeRows = 2048;
 
-void cross_entropy_forward_cuda(Context& ctx, const CrossEntropyPlan& plan,
-                                const CrossEntropyForwardIn& in, const CrossEntropyForwardOut& out,
-                                Workspace workspace);
-void cross_entropy_backward_cuda(Context& ctx, const CrossEntropyPlan& plan,
-                                 const CrossEntropyBackwardIn& in,
-                                 const CrossEntropyBackwardOut& out, Workspace workspace);
+/// Whatever the pass asks for, on the GPU.
+void cross_entropy_cuda(Context& ctx, const CrossEntropyPlan& plan, const CrossEntropyPass& pass,
+                        Workspace workspace);
 
 /// Logits of one row tile and one vocabulary chunk in device memory, and what the rows know so far.
 struct LogitTileCuda {

@@ -1,5 +1,5 @@
 #pragma once
-// Private to cross_entropy: its three products and its workspace, for both devices.
+// Private to cross_entropy: its three products, its tiles and its workspace, for both devices.
 
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/gemm/gemm.h"
@@ -13,6 +13,18 @@ GemmDesc dx_gemm(const CrossEntropyDesc& d, std::int64_t rows, std::int64_t cols
                  Accumulate accumulate);
 /// dweight [cols, hidden] += dz^T x.
 GemmDesc dweight_gemm(const CrossEntropyDesc& d, std::int64_t rows, std::int64_t cols);
+
+/// One run over the row tiles. Forward alone has no dx, backward alone no nll; with both, a tile's
+/// backward follows its forward.
+struct CrossEntropyPass {
+  ConstTensor x_ND, weight_VD, label_N;
+  Tensor nll_N = {}, lse_N = {}, argmax_N = {};  ///< argmax optional
+  ConstTensor known_lse_N = {};                  ///< what backward reads
+  Tensor dx_ND = {}, dweight_VD = {};            ///< dweight optional
+};
+
+/// Sets row_tile and vocab_chunk.
+void choose_cross_entropy_tile(CrossEntropyPlan& plan);
 
 /// The workspace, piece by piece. On the GPU rows are padded to a multiple of 64 elements.
 struct CrossEntropyScratch {

@@ -75,7 +75,8 @@ ZeroShape::ZeroShape(const std::vector<UnitSpec>& units, const MeshShape& mesh,
     gather_pool = std::min(1 + options.prefetch, num_gathered);
   }
   // Two, so that one is reduced while the next is computed.
-  if (per_reduction == 1 && !in_place) gradient_pool = std::min(2 + options.open_gradients, num_pooled);
+  if (per_reduction == 1 && !in_place)
+    gradient_pool = std::min(2 + options.open_gradients, num_pooled);
 }
 
 bool ZeroShape::resident(const UnitLayout& unit) const {

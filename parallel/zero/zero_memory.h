@@ -21,7 +21,7 @@ struct ZeroShape {
   int gather_pool = 0;             ///< shared buffers; 0: each gathered unit has its own
   int gradient_pool = 0;           ///< shared whole-gradient buffers; 0: each unit has its own
   bool in_place = false;  ///< one rank with one slot: a unit's gradient is formed in its shard
-  bool ordered = true;             ///< the reduction is ours and needs room for all ranks' slices
+  bool ordered = true;    ///< the reduction is ours and needs room for all ranks' slices
   Device device = Device::kCpu;
 
   /// Read in place from the master: no gathered copy exists.

@@ -26,7 +26,7 @@ class LaunchTest(kt.K25Test):
             names = {" ".join(row[:-5]) for row in rows}
             self.assertTrue({"residual", "swiglu backward", "rope", "rmsnorm backward", "embedding backward",
                              "adamw", "gemm weight gradient", "attention backward",
-                             "cross-entropy backward"} <= names, shown)
+                             "cross-entropy training"} <= names, shown)
             for row in rows:
                 ms, rate, _, floor, ratio = map(float, row[-5:])
                 self.assertTrue(ms > 0 and rate > 0 and floor > 0 and ratio > 0, row)

@@ -125,16 +125,18 @@ void run_bench_step(const BenchArguments& arguments, const CommandContext& comma
   std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];
   const double tokens = static_cast<double>(config.train.batch * config.data.sequence);
+  const std::int64_t peak = runtime.allocator().peak().n;  // before the ceiling's own operands
   const double flops = tokens * flops_per_token(config.model, config.data.sequence);
   const double ceiling = gemm_ceiling(runtime, config.train.precision) * world.size();
   const double floor = flops * 1e-9 / ceiling;
   if (world.rank() == 0) {
     fmt::print(
         "step ranks={} tokens={:.0f} median_ms={:.2f} min_ms={:.2f} max_ms={:.2f} tok/s={:.0f} "
-        "gflop/s={:.1f} gemm_ceiling_gflop/s={:.1f} floor_ms={:.2f} floor/median={:.3f}\n{}\n",
+        "gflop/s={:.1f} gemm_ceiling_gflop/s={:.1f} floor_ms={:.2f} floor/median={:.3f} "
+        "mem_gib={:.3f}\n{}\n",
         world.size(), tokens, 1e3 * median, 1e3 * seconds.front(), 1e3 * seconds.back(),
         tokens / median, flops * 1e-9 / median, ceiling, 1e3 * floor, floor / median,
-        runtime.fingerprint());
+        static_cast<double>(peak) * 0x1p-30, runtime.fingerprint());
   }
 }
 

@@ -364,12 +364,13 @@ class OpBench {
            });
     Operands gradients(runtime_);
     const auto dweight = gradients.make(DType::kFloat32, {s_.vocab, s_.hidden});
-    report("cross-entropy backward",
+    const auto dx = gradients.make(s_.precision, {s_.rows, s_.hidden});
+    report("cross-entropy training",
            {.bytes = 2 * size_of(x) + size_of(weight) + 2 * size_of(dweight), .flops = 3 * product},
            [&](int n) {
-             cross_entropy_backward(context_, plan,
-                                    {x[at(n)], weight[at(n)], label[at(n)], lse[at(n)]},
-                                    {x[at(n)], dweight[at(n)]}, workspace);
+             cross_entropy_train(context_, plan, {x[at(n)], weight[at(n)], label[at(n)]},
+                                 {nll[at(n)], lse[at(n)], {}, dx[at(n)], dweight[at(n)]},
+                                 workspace);
            });
   }
 

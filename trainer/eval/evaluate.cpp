@@ -77,7 +77,7 @@ EvalRecord Evaluator::run(std::int64_t step) {
     Context& context = runtime_.context();
     const BatchTensors tensors = upload_.upload(context, runtime_.mesh(), batch_);
     losses_.clear();
-    losses_.add(context, model_.forward(context, store_, tensors).nll_N);
+    losses_.add(context, model_.forward(context, store_, tensors, Model::Purpose::kEvaluate).nll_N);
     losses_.fetch(context);
     runtime_.mesh().wait(context);
     for (std::int64_t b = 0; b < size; ++b) {

@@ -111,6 +111,7 @@ std::int64_t Model::num_parameters() const {
 void Model::take_head(Arena& saved) {
   const DType statistic = statistic_dtype(shape_.compute);
   normed_ = saved.take(shape_.compute, {shape_.rows(), config_.hidden});
+  d_normed_ = saved.take(shape_.compute, {shape_.rows(), config_.hidden});
   rstd_ = saved.take(statistic, {shape_.rows()});
   lse_ = saved.take(statistic, {shape_.rows()});
   output_.nll_N = saved.take(statistic, {shape_.rows()});
@@ -128,10 +129,6 @@ void Model::measure() {
     workspace = larger(workspace, layer->workspace_bytes());
   }
   take_head(saved);
-  {
-    ScratchScope scope(scratch);  // the gradient of the normed rows
-    scratch.take(shape_.compute, {shape_.rows(), config_.hidden});
-  }
   if (shape_.compute != DType::kFloat64) {
     workspace = larger(workspace, kernels::gemm_plan(logits_gemm()).workspace_bytes);
     ScratchScope scope(scratch);
@@ -173,7 +170,7 @@ BlockRun Model::begin(Context& context, const BatchTensors& batch) {
 }
 
 Model::Output Model::forward(Context& context, parallel::ZeroStore& store,
-                             const BatchTensors& batch) {
+                             const BatchTensors& batch, Purpose purpose) {
   saved_.rewind({});
   BlockRun run = begin(context, batch);
   const std::vector<Tensor>& replicated = store.acquire(replicated_unit());
@@ -198,15 +195,30 @@ Model::Output Model::forward(Context& context, parallel::ZeroStore& store,
   hidden_.push_back(h);
 
   take_head(saved_);
-  const std::vector<Tensor>& head = store.acquire(head_unit());
   kernels::rmsnorm_forward(context, final_norm_,
                            {.x_ND = h, .residual_ND = {}, .gain_D = replicated[final_gain_index_]},
                            {.sum_ND = {}, .y_ND = normed_, .rstd_N = rstd_}, run.workspace);
-  kernels::cross_entropy_forward(context, loss_, {normed_, head[0], batch.labels_N},
-                                 {output_.nll_N, lse_, output_.argmax_N}, run.workspace);
-  store.release(head_unit(), Phase::kForward);
+  run_head(run, store, purpose);
   store.release(replicated_unit(), Phase::kForward);
   return output_;
+}
+
+void Model::run_head(BlockRun& run, parallel::ZeroStore& store, Purpose purpose) {
+  const ConstTensor head = store.acquire(head_unit())[0];
+  const kernels::CrossEntropyForwardIn in{normed_, head, run.batch.labels_N};
+  if (purpose == Purpose::kEvaluate) {
+    kernels::cross_entropy_forward(run.context, loss_, in, {output_.nll_N, lse_, output_.argmax_N},
+                                   run.workspace);
+    return store.release(head_unit(), Phase::kForward);
+  }
+  // The layers that backward begins with follow, not those of another forward.
+  prefetch_around(store, static_cast<std::int64_t>(layers_.size()) + 1, -1);
+  const Tensor d_head = store.gradient(head_unit())[0];
+  kernels::cross_entropy_train(run.context, loss_, in,
+                               {output_.nll_N, lse_, output_.argmax_N, d_normed_, d_head},
+                               run.workspace);
+  store.release(head_unit(), Phase::kBackward);
+  if (!tied_) store.gradient_done(head_unit());
 }
 
 void Model::backward(Context& context, parallel::ZeroStore& store, const BatchTensors& batch) {
@@ -215,26 +227,14 @@ void Model::backward(Context& context, parallel::ZeroStore& store, const BatchTe
   const std::vector<Tensor>& d_replicated = store.gradient(replicated_unit());
   ScratchScope scope(scratch_);
   const Tensor d_h = scratch_.take(shape_.compute, {shape_.rows(), config_.hidden});
-  const auto last = static_cast<std::int64_t>(layers_.size()) + 1;
-  {
-    ScratchScope head_scope(scratch_);
-    const Tensor d_normed = scratch_.take(shape_.compute, {shape_.rows(), config_.hidden});
-    const std::vector<Tensor>& head = store.acquire(head_unit());
-    prefetch_around(store, last, -1);
-    const std::vector<Tensor>& d_head = store.gradient(head_unit());
-    kernels::cross_entropy_backward(context, loss_, {normed_, head[0], batch.labels_N, lse_},
-                                    {d_normed, d_head[0]}, run.workspace);
-    kernels::rmsnorm_backward(context, final_norm_,
-                              {.dy_ND = d_normed,
-                               .sum_ND = hidden_.back(),
-                               .gain_D = replicated[final_gain_index_],
-                               .rstd_N = rstd_,
-                               .d_sum_ND = {}},
-                              {.dx_ND = d_h, .dgain_D = d_replicated[final_gain_index_]},
-                              run.workspace);
-    store.release(head_unit(), Phase::kBackward);
-    if (!tied_) store.gradient_done(head_unit());
-  }
+  kernels::rmsnorm_backward(context, final_norm_,
+                            {.dy_ND = d_normed_,
+                             .sum_ND = hidden_.back(),
+                             .gain_D = replicated[final_gain_index_],
+                             .rstd_N = rstd_,
+                             .d_sum_ND = {}},
+                            {.dx_ND = d_h, .dgain_D = d_replicated[final_gain_index_]},
+                            run.workspace);
   for (auto i = static_cast<std::int64_t>(layers_.size()) - 1; i >= 0; --i) {
     const int unit = forward_unit(static_cast<std::size_t>(i) + 1);
     const std::vector<Tensor>& parameters = store.acquire(unit);

@@ -53,9 +53,13 @@ class Model {
     Tensor nll_N;     ///< fp32 (fp64), 0 where there is no label
     Tensor argmax_N;  ///< int32
   };
-  /// All ranks of the shard axis call it together. Keeps what backward needs.
-  Output forward(Context& context, parallel::ZeroStore& store, const BatchTensors& batch);
-  /// Adds the gradients of sum(nll) of the last forward to the store's accumulators.
+  /// All ranks of the shard axis call it together. kTrain also forms the head's gradients, while
+  /// its logits exist, and keeps what backward needs.
+  enum class Purpose : std::uint8_t { kEvaluate, kTrain };
+  Output forward(Context& context, parallel::ZeroStore& store, const BatchTensors& batch,
+                 Purpose purpose);
+  /// Adds the gradients of sum(nll) of the last forward, which was kTrain, to the store's
+  /// accumulators.
   void backward(Context& context, parallel::ZeroStore& store, const BatchTensors& batch);
   /// After forward: logits [V] (compute dtype) of one row, for sampling.
   std::vector<float> logits(Context& context, parallel::ZeroStore& store, std::int64_t row);
@@ -65,6 +69,7 @@ class Model {
   int replicated_unit() const { return static_cast<int>(units_.size()) - 1; }
   int forward_unit(std::size_t position) const;  // block position -> unit
   void take_head(Arena& saved);
+  void run_head(BlockRun& run, parallel::ZeroStore& store, Purpose purpose);
   kernels::GemmDesc logits_gemm() const;
   void measure();
   BlockRun begin(Context& context, const BatchTensors& batch);
@@ -85,7 +90,7 @@ class Model {
   Buffer tables_, workspace_;
   Arena saved_, scratch_;
   // Of the last forward.
-  Tensor embedded_, normed_, rstd_, lse_;
+  Tensor embedded_, normed_, d_normed_, rstd_, lse_;
   std::vector<Tensor> hidden_;  // input of each layer, then the head's
   Output output_;
 };

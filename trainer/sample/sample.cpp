@@ -70,8 +70,8 @@ std::string sample_text(Runtime& runtime, Model& model, parallel::ZeroStore& sto
   if (tokens.empty()) tokens.push_back(tokenizer.end_of_document());
   for (std::int64_t i = 0; i < options.tokens; ++i) {
     fill_window(tokens, tokenizer.end_of_document(), batch);
-    model.forward(runtime.context(), store,
-                  upload.upload(runtime.context(), runtime.mesh(), batch));
+    model.forward(runtime.context(), store, upload.upload(runtime.context(), runtime.mesh(), batch),
+                  Model::Purpose::kEvaluate);
     const std::int64_t last =
         std::min<std::int64_t>(static_cast<std::int64_t>(tokens.size()), model.shape().tokens) - 1;
     const std::vector<float> logits = model.logits(runtime.context(), store, last);

@@ -78,7 +78,8 @@ void Stepper::accumulate_micro_batch(const StepResult& result, std::int64_t micr
   }
 
   const BatchTensors tensors = upload_.upload(runtime_.context(), runtime_.mesh(), batch_);
-  const Model::Output output = model_.forward(runtime_.context(), store_, tensors);
+  const Model::Output output =
+      model_.forward(runtime_.context(), store_, tensors, Model::Purpose::kTrain);
   const DebugInject& inject = config_.inject;
   if (micro_batch == 0 && inject.tensor == kLoss && strikes(inject, step_)) {
     const auto value = static_cast<float>(inject.value);

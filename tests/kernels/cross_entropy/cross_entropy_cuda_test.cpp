@@ -57,6 +57,12 @@ class GpuRun {
                            scratch.workspace());
     for (const OnGpu* t : {&dx, &dweight}) t->fetch();
   }
+  void train() {
+    const GpuScratch scratch(ctx_, plan_.workspace_bytes);
+    cross_entropy_train(ctx_, plan_, {x, weight, label}, {nll, lse, argmax, dx, dweight},
+                        scratch.workspace());
+    for (const OnGpu* t : {&nll, &lse, &argmax, &dx, &dweight}) t->fetch();
+  }
 
  private:
   Context& ctx_;
@@ -126,6 +132,24 @@ void CrossEntropyCudaTest::expect_as_cpu(const CrossEntropyDesc& d) {
     }
   }
   EXPECT_TRUE(ours.guards_intact());
+}
+
+// One chunk and several.
+TEST_F(CrossEntropyCudaTest, TrainHasTheBitsOfTheTwoCalls) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const std::int64_t chunk : {0, 48}) {
+      const Problem two(desc_of(70, 24, 136, dtype, chunk), {8, 0});
+      const Problem one(desc_of(70, 24, 136, dtype, chunk), {8, 0});
+      both(two);
+      GpuRun(gpu(), one).train();
+      EXPECT_EQ(one.nll.bits(), two.nll.bits());
+      EXPECT_EQ(one.lse.bits(), two.lse.bits());
+      EXPECT_EQ(one.argmax.bits(), two.argmax.bits());
+      EXPECT_EQ(one.dx.bits(), two.dx.bits());
+      EXPECT_EQ(one.dweight.bits(), two.dweight.bits());
+      EXPECT_TRUE(one.guards_intact());
+    }
+  }
 }
 
 // Logits (log 1, log 2, log 5): softmax (1, 2, 5) / 8.

@@ -70,6 +70,12 @@ struct Problem {
     const Scratch scratch(plan.workspace_bytes);
     cross_entropy_backward(ctx, plan, {x, weight, label, lse}, {dx, dweight}, scratch.workspace());
   }
+  void train(Context& ctx) {
+    const auto plan = cross_entropy_plan(desc);
+    const Scratch scratch(plan.workspace_bytes);
+    cross_entropy_train(ctx, plan, {x, weight, label}, {nll, lse, argmax, dx, dweight},
+                        scratch.workspace());
+  }
   bool guards_intact() const {
     for (const GuardedTensor* t : {&x, &weight, &label, &nll, &lse, &argmax, &dx, &dweight}) {
       if (!t->guards_intact()) return false;

@@ -87,6 +87,32 @@ TEST(CrossEntropy, ManyTiles) {
   });
 }
 
+// One chunk, several, several row tiles, tiles without labels.
+TEST(CrossEntropy, TrainHasTheBitsOfTheTwoCalls) {
+  for_each_context([](Context& ctx) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat64}) {
+      for (const auto& [rows, vocab] : {std::pair{0, 7}, {7, 70}, {600, 40}, {70, 1040}}) {
+        Problem two(desc_of(rows, 5, vocab, dtype), {3, 1}),
+            one(desc_of(rows, 5, vocab, dtype), {3, 1});
+        for (Problem* p : {&two, &one}) {
+          for (std::int64_t n = 0; n < std::min<std::int64_t>(rows, 64); ++n) {
+            if (rows > 64) p->label.set(n, kIgnoredLabel);
+          }
+        }
+        two.forward(ctx);
+        two.backward(ctx);
+        one.train(ctx);
+        EXPECT_EQ(one.nll.bits(), two.nll.bits());
+        EXPECT_EQ(one.lse.bits(), two.lse.bits());
+        EXPECT_EQ(one.argmax.bits(), two.argmax.bits());
+        EXPECT_EQ(one.dx.bits(), two.dx.bits());
+        EXPECT_EQ(one.dweight.bits(), two.dweight.bits());
+        EXPECT_TRUE(one.guards_intact());
+      }
+    }
+  });
+}
+
 TEST(CrossEntropy, FiniteDifferences) {
   Problem p(desc_of(7, 4, 9, DType::kFloat64, 4));
   Context ctx = make_context();

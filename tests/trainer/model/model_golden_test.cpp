@@ -72,7 +72,8 @@ TEST_P(ModelGolden, LossAndAllGradients) {
 
   const data::Batch batch = model_test::small_batch();
   store.begin_step();
-  const Model::Output output = model.forward(context, store, batch_tensors(batch));
+  const Model::Output output =
+      model.forward(context, store, batch_tensors(batch), Model::Purpose::kTrain);
   optim::LocalStats loss;
   for (std::int64_t b = 0; b < kB; ++b) {
     double nll = 0.0;

@@ -47,7 +47,8 @@ class Recompute : public testing::TestWithParam<DType> {
     initialize_parameters(store, 7);
     const data::Batch batch = model_test::small_batch();
     store.begin_step();
-    const Model::Output output = model.forward(context, store, batch_tensors(batch));
+    const Model::Output output =
+        model.forward(context, store, batch_tensors(batch), Model::Purpose::kTrain);
     Result result{.memory = model.memory()};
     result.nll.assign(output.nll_N.data<float>(), output.nll_N.data<float>() + kB * kT);
     between(store);

@@ -32,7 +32,7 @@ struct Planned {
         model(parsed.config.model,
               {parsed.config.train.micro_batch, parsed.config.data.sequence,
                parsed.config.train.precision},
-              {}) {}
+              {}, parsed.config.recompute) {}
   parallel::ZeroOptions options(Bytes budget) const {
     return resolve_zero(parsed.config, model, budget);
   }
