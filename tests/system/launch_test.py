@@ -33,6 +33,47 @@ class LaunchTest(kt.K25Test):
         self.assert_error(kt.run(["bench", "op", "--rows", "64", "--sequence", "48"]), 2,
                           "--sequence 48 does not divide --rows 64")
 
+    def test_bench_op_names_the_options_that_do_not_fit(self):
+        for args, fragment in ((["--heads", "16", "--kv-heads", "3"], "--kv-heads 3 does not divide --heads 16"),
+                               (["--head-dim", "31"], "--head-dim 31 is odd")):
+            result = self.assert_error(kt.run(["bench", "op", "--device", "cpu", *args], 2), 2, fragment)
+            self.assertEqual(result.stdout, "")
+        shown = kt.run(["bench", "op", "--device", "cuda", "--rows", "32", "--sequence", "32"])
+        if "built without CUDA" in shown.stderr:
+            self.assert_error(shown, 2, "--device is cuda, but", "or set --device cpu")
+            self.assertNotIn("train.device", shown.stderr)
+
+    def test_empty_arguments_are_not_taken_for_none(self):
+        config = self.write_config()
+        for args, fragment in ((["prepare", self.folder, "--out", self.folder / "c", "--tokenizer", ""], "--tokenizer"),
+                               (["train", config, "--resume", ""], "--resume"),
+                               (["train", config, "--log-format", ""], "--log-format"),
+                               (["train", config, "--resume="], "--resume="),
+                               (["train", ""], "behind 'train'"), (["sample", ""], "behind 'sample'"),
+                               (["sample", self.run_dir, "--tokenizer", ""], "--tokenizer"),
+                               (["sample", self.run_dir, "--prompt", ""], "--prompt"),
+                               (["sample", self.run_dir, "--checkpoint", ""], "--checkpoint"),
+                               (["eval", self.run_dir, "--set", ""], "--set"),
+                               (["inspect", self.run_dir, "--checkpoint", ""], "--checkpoint"),
+                               (["config", "--import-ds-config", ""], "--import-ds-config"),
+                               (["bench", "step", "--config", ""], "--config")):
+            self.assert_error(kt.run(args), 2, fragment, "is empty")
+        for override in ("train.init_from=", "train.init_from= ", "model.kv_heads="):
+            self.assert_error(kt.run(["train", config, "--set", override], 2), 2, f"--set {override}: ",
+                              "is empty; write null")
+        self.assertFalse(self.run_dir.exists())
+
+    def test_options_that_say_the_same_twice(self):
+        config, model = self.write_config(), kt.corpus().parent / "tokenizer.model"
+        for option, key, value in (("--resume", "train.resume", "none"), ("--log-format", "log.format", "json")):
+            self.assert_error(kt.run(["train", config, option, value, "--set", f"{key}=x"], 2), 2,
+                              f"{option} {value} and --set {key}=x")
+        folders = kt.write_sources(self.folder, kt.default_sources())
+        reuse = ["prepare", *folders, "--out", self.folder / "corpus", "--tokenizer", model, "--vocab"]
+        self.assert_error(kt.run([*reuse, "400"]), 2, "--vocab 400: ", model, "has 300")
+        self.assertFalse((self.folder / "corpus").exists())
+        self.assert_ok(kt.run([*reuse, "300"]))
+
     def test_options_of_train_take_any_text(self):
         self.assert_error(self.train(args=["--log-format", "xml"]), 2, "log.format: expected one of text | json", "xml")
         for path in ("runs/a #1", "a: b", "[x]", "*x"):
@@ -115,8 +156,14 @@ class OutputTest(kt.K25Test):
         lines = "exec >&- 2>&- <&-; exec \"$0\" train \"$1\""
         done = kt.subprocess.run(["sh", "-c", lines, kt.K25, str(self.write_config())], env=kt.environment(),
                                  timeout=60, check=False)
-        self.assertEqual(done.returncode, 0)
-        self.assertEqual([m["step"] for m in kt.steps(self.run_dir)], [1, 2, 3, 4])  # and no line for people
+        self.assertEqual(done.returncode, 4)
+        self.assertEqual(list(self.run_dir.rglob("step-*")), [])
+        for args in (["config", self.config_path], ["config", "--keys"], ["inspect", kt.corpus()], ["--help"],
+                     ["--version"], ["train", self.config_path]):
+            done = kt.subprocess.run(["sh", "-c", "exec \"$0\" \"$@\" >&-", kt.K25, *map(str, args)],
+                                     env=kt.environment(), timeout=60, check=False, stderr=kt.subprocess.PIPE)
+            self.assertEqual(done.returncode, 4, args)
+            self.assertIn(b"standard output cannot be written: Bad file descriptor", done.stderr)
 
     def fill_disk(self, sink, changes):
         """A run whose files cannot grow any more once `sink` holds something."""

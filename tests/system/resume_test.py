@@ -1,6 +1,7 @@
 """Stopping and going on: the same bits as a run that never stopped, and clear words when it cannot be."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -199,6 +200,8 @@ class Targets(TrainTest):
         self.assert_ok(self.train({"train.steps": 1}))
         result = self.train({"model.ffn": 48}, 2)
         self.assert_error(result, 4, "layers.0.ffn.gate_up", "has shape")
+        shapes = re.findall(r"has shape (.*) in the checkpoint, (.*) in the model", result.stderr)
+        self.assertEqual([pair for pair in shapes if pair[0] == pair[1]], [], result.stderr)
 
     def test_another_function_of_the_same_weights_is_refused(self):
         self.assert_ok(self.train({"train.steps": 1}, 2))
@@ -213,8 +216,17 @@ class Targets(TrainTest):
         after = k25_testing.tree(self.run_dir)
         before.pop("lock"), after.pop("lock")
         self.assertEqual(after, before)
-        self.assert_ok(self.train({"train.init_from": str(self.run_dir), "model.rope_theta": 50000}, 2,
-                                  run_dir=self.folder / "other"))
+        # The weights alone: other constants are a choice, other heads are not.
+        other = self.folder / "other"
+        cut = {"model.heads": 4, "model.kv_heads": 2, "model.head_dim": 4}
+        self.assert_error(self.train({"train.init_from": str(self.run_dir), **cut}, 2, run_dir=other), 4,
+                          "model.heads is 2 there and 4 in the config", "model.kv_heads is 1 there and 2",
+                          "model.head_dim is 8 there and 4", "step-000001")
+        self.assertFalse((other / "checkpoints").exists())
+        told = self.differences(self.train({"train.init_from": str(self.run_dir), "model.rope_theta": 50000}, 2,
+                                           run_dir=other))
+        self.assertEqual(len(told), 1, told)
+        self.assertIn("model.rope_theta 10000 -> 50000 (the weights of", told[0])
 
     def differences(self, result):
         self.assert_ok(result)
@@ -253,7 +265,7 @@ class Targets(TrainTest):
         longer = k25_testing.corpus({"law": {f"t{i}.txt": k25_testing.words(170, i) for i in range(9)}})
         self.assert_error(self.train({}, 2, longer), 3, "was trained on corpus", "data.train now has")
         self.assert_error(self.train({"data.validation.fraction": 0.4}, 2), 3,
-                          "data.validation changed")
+                          "data.validation changed", f"(data.validation: {self.config_path}:")
         self.assert_error(self.train({"data.sequence": 16}, 2), 3, "data.sequence")
         result = self.assert_ok(self.train({"train.allow_data_change": True}, 2, longer))
         self.assertIn("a new epoch starts", result.stderr)
@@ -270,6 +282,10 @@ class Targets(TrainTest):
         missing = self.train({"train.init_from": str(self.folder / "nowhere")}, 2,
                              run_dir=self.folder / "third")
         self.assert_error(missing, 4, "nowhere")
+        folder = k25_testing.corpus().parent
+        result = self.train({"train.init_from": str(folder)}, 2, run_dir=self.folder / "third")
+        self.assert_error(result, 4, folder / "manifest.json", f"(train.init_from: {self.config_path}:")
+        self.assertNotIn("data.train", result.stderr)
 
 
 class RefusedStarts(TrainTest):

@@ -6,6 +6,7 @@ import tempfile
 import unittest
 
 import k25_testing as kt
+import train_testing
 
 
 class TrainedTest(kt.K25Test):
@@ -147,6 +148,22 @@ class EvalTest(TrainedTest):
         other = kt.corpus({"law": {"a.txt": kt.words(2000, 3) + "\u00e4\u00f6\u00fc" * 40}}, vocab=310)
         self.assert_error(kt.run(["eval", self.trained, "--set", f"data.train={other}"], 2), 3, other,
                           "a vocabulary of 310, the model has 300")
+
+    def test_another_model_is_refused(self):
+        for override in ("model.heads=4", "model.norm_eps=1", "model.layers=1", "model={heads: 4}"):
+            self.assert_error(kt.run(["eval", self.trained, "--set", override], 2), 2, f"--set {override}: ",
+                              "are evaluated as what they are")
+
+    def test_a_damaged_configuration_is_a_damaged_checkpoint(self):
+        copy = self.folder / "copy"
+        shutil.copytree(self.trained, copy)
+        folder = copy / "checkpoints" / "step-000020"
+        for config in ("optim: [1", "", "model: {}\n"):
+            train_testing.rewrite_manifest(folder, lambda manifest, text=config: manifest.update(config=text))
+            for args in (["eval", copy], ["sample", copy], ["inspect", copy, "--config"]):
+                self.assert_error(kt.run([*args, "--checkpoint", "latest"]), 4,
+                                  f"{folder}: the configuration in this checkpoint is damaged")
+            self.assert_ok(kt.run(["inspect", copy]))
 
     def test_what_is_refused(self):
         rows = ((["--checkpoint", "step:7"], 4, "step-000007: no such checkpoint"),

@@ -27,7 +27,7 @@ struct Piece {
 
 void require_same_units(const Manifest& manifest, const parallel::ZeroStore& store,
                         const std::string& folder) {
-  std::string differences;
+  std::string differences, moved;
   std::set<std::string> known;
   for (int u = 0; u < store.num_units(); ++u) {
     const ManifestUnit wanted = describe_unit(store.layout(u));
@@ -44,10 +44,15 @@ void require_same_units(const Manifest& manifest, const parallel::ZeroStore& sto
       const auto has = std::find_if(found->parameters.begin(), found->parameters.end(), same);
       if (has == found->parameters.end()) {
         differences += "\n  parameter '" + p.name + "' is not in the checkpoint";
-      } else if (!(*has == p)) {
+      } else if (has->shape != p.shape) {
         differences +=
             fmt::format("\n  parameter '{}' has shape {} in the checkpoint, {} in the model",
                         p.name, shape_string(has->shape), shape_string(p.shape));
+      } else if (has->offset != p.offset) {
+        moved += fmt::format(
+            "\n  parameter '{}' begins at element {} in the checkpoint, {} in the "
+            "model",
+            p.name, has->offset, p.offset);
       }
     }
     for (const ManifestParameter& p : found->parameters) {
@@ -61,6 +66,7 @@ void require_same_units(const Manifest& manifest, const parallel::ZeroStore& sto
     if (known.count(unit.name) == 0)
       differences += "\n  unit '" + unit.name + "' is not in the model";
   }
+  if (differences.empty()) differences = moved;  // otherwise it follows from the others
   if (!differences.empty()) {
     fail(ErrorKind::kCheckpoint, folder + " does not fit the configured model:" + differences);
   }

@@ -7,6 +7,7 @@
 
 #include "data/corpus/corpus.h"
 #include "data/io/atomic_file.h"
+#include "kernels/attention/attention.h"
 #include "kernels/core/philox.h"
 #include "kernels/core/stopwatch.h"
 #include "parallel/comm/agree.h"
@@ -165,11 +166,54 @@ void declare_op_options(CLI::App& app, OpArguments& op) {
       ->capture_default_str();
 }
 
-void run_ops(OpArguments& op, const CommandContext& command) {
-  if (op.sizes.rows % op.sizes.tokens != 0) {
+void require_sizes(const OpSizes& s) {
+  const auto require_divides = [](const char* name, std::int64_t part, const char* of,
+                                  std::int64_t whole) {
+    if (whole % part == 0) return;
+    fail(ErrorKind::kUsage, fmt::format("{} {} does not divide {} {}", name, part, of, whole));
+  };
+  require_divides("--sequence", s.tokens, "--rows", s.rows);
+  require_divides("--kv-heads", s.kv_heads, "--heads", s.heads);
+  if (s.head_dim % 2 != 0) {
     fail(ErrorKind::kUsage,
-         fmt::format("--sequence {} does not divide --rows {}", op.sizes.tokens, op.sizes.rows));
+         fmt::format("--head-dim {} is odd; rotary positions need an even width", s.head_dim));
   }
+}
+
+// What attention takes depends on the device; before the first op is measured.
+void require_sizes_of_device(const OpSizes& s, const Runtime& runtime) {
+  try {
+    kernels::attention_plan({.batch = s.rows / s.tokens,
+                             .tokens = s.tokens,
+                             .heads = s.heads,
+                             .kv_heads = s.kv_heads,
+                             .head_dim = s.head_dim,
+                             .dtype = s.precision,
+                             .device = runtime.device()});
+  } catch (const Error& error) {
+    fail(ErrorKind::kUsage,
+         std::string("--rows, --sequence, --heads or --head-dim: ") + error.what());
+  }
+}
+
+// A runtime speaks of the key where the device was chosen; here it was the option.
+std::unique_ptr<Runtime> open_runtime(parallel::World& world, const Config& config) {
+  std::vector<std::string> warnings;
+  try {
+    return std::make_unique<Runtime>(world, config, warnings);
+  } catch (const parallel::AgreedError& error) {
+    std::string text = error.what();
+    for (const std::string key : {"train.device:", "train.device"}) {
+      for (std::size_t at = text.find(key); at != std::string::npos; at = text.find(key)) {
+        text.replace(at, key.size(), "--device");
+      }
+    }
+    throw parallel::AgreedError(error.kind(), text, error.origin());
+  }
+}
+
+void run_ops(OpArguments& op, const CommandContext& command) {
+  require_sizes(op.sizes);
   op.sizes.precision = op.precision == "bf16" ? DType::kBFloat16 : DType::kFloat32;
   Config config;
   config.mesh.shard = command.world->size();
@@ -177,9 +221,9 @@ void run_ops(OpArguments& op, const CommandContext& command) {
   config.train.device = op.device == "cpu"    ? DeviceChoice::kCpu
                         : op.device == "cuda" ? DeviceChoice::kCuda
                                               : DeviceChoice::kAuto;
-  std::vector<std::string> warnings;
-  Runtime runtime(*command.world, config, warnings);
-  run_bench_op(runtime, op.sizes);
+  const std::unique_ptr<Runtime> runtime = open_runtime(*command.world, config);
+  require_sizes_of_device(op.sizes, *runtime);
+  run_bench_op(*runtime, op.sizes);
 }
 
 }  // namespace

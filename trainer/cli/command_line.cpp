@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <sstream>
+#include <string_view>
 #include <vector>
 
 #include "parallel/comm/agree.h"
@@ -69,6 +70,22 @@ bool is_first_process() {
     if (const char* value = std::getenv(name)) return std::atoi(value) == 0;
   }
   return true;
+}
+
+std::string problem_of_empty_arguments(Arguments arguments) {
+  std::string_view before = "k25";
+  for (const std::string_view argument : arguments) {
+    const std::size_t equals = argument.find('=');
+    if (argument.starts_with("--") && equals + 1 == argument.size()) {
+      return fmt::format("{} is empty; give a value, or leave it out", argument);
+    }
+    if (argument.empty() && before.starts_with("--")) {
+      return fmt::format("the value of {} is empty; give one, or leave the option out", before);
+    }
+    if (argument.empty()) return fmt::format("the argument behind '{}' is empty", before);
+    before = argument;
+  }
+  return "";
 }
 
 // CLI11 only says that a subcommand is required when the first word is none.

@@ -14,6 +14,10 @@ using Arguments = std::span<const char* const>;  ///< without the program's name
 /// Whether this process is rank 0; known before MPI is.
 bool is_first_process();
 
+/// What is wrong with an argument without text, such as an unset shell variable gives: the rest of
+/// the program takes "" for "not given". "" when there is none.
+std::string problem_of_empty_arguments(Arguments arguments);
+
 /// What `error` means, in words that name the word at fault.
 std::string command_line_problem(const CLI::App& app, const CLI::ParseError& error,
                                  Arguments arguments);

@@ -82,7 +82,10 @@ std::string describe_checkpoint(const fs::path& folder, const InspectArguments& 
       s.best_step < 0 ? "" : fmt::format(" (validation loss {:.4f})", s.best_loss), s.seed, s.slots,
       s.corpus_digest, s.fingerprint);
   if (arguments.hash) text += fmt::format("  hash {}\n", state_digest_of_files(folder));
-  if (arguments.config) text += info.config;
+  if (arguments.config) {
+    stored_config(info);  // or it is no configuration
+    text += info.config;
+  }
   return text;
 }
 

@@ -32,11 +32,13 @@ using k25::parallel::World;
 
 constexpr const char* kVersion = "0.1.0";
 
-// A file opened in the place of a closed standard stream would receive what is printed.
+// A file opened in the place of a closed standard stream would receive what is printed. To write to
+// standard output stays the error that it was.
 void open_standard_streams() {
   for (int fd = 0; fd <= 2; ++fd) {
     if (fcntl(fd, F_GETFD) != -1) continue;
-    if (open("/dev/null", O_RDWR) < 0) _exit(static_cast<int>(ErrorKind::kInternal));
+    const int how = fd == STDOUT_FILENO ? O_RDONLY : O_RDWR;
+    if (open("/dev/null", how) < 0) _exit(static_cast<int>(ErrorKind::kInternal));
   }
 }
 
@@ -124,9 +126,9 @@ int parse_and_run(int argc, char** argv) {
                                          add_sample(app),  add_config(app), add_inspect(app),
                                          add_bench(app)};
   const Arguments arguments(argv + std::min(argc, 1), argv + argc);
-  std::string problem;
+  std::string problem = problem_of_empty_arguments(arguments);
   try {
-    app.parse(argc, argv);
+    if (problem.empty()) app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     const bool shows = error.get_exit_code() == 0;  // --help, --version
     problem = shows ? problem_of_several_programs() : command_line_problem(app, error, arguments);

@@ -5,11 +5,22 @@
 #include <utility>
 
 #include "data/prepare/prepare.h"
+#include "data/tokenizer/tokenizer.h"
+#include "kernels/core/check.h"
 #include "trainer/cli/commands.h"
 #include "trainer/cli/options.h"
 
 namespace k25::trainer {
 namespace {
+
+void require_vocab(const std::filesystem::path& tokenizer, std::int64_t wanted) {
+  const std::int64_t vocab = data::Tokenizer(tokenizer).vocab();
+  if (vocab == wanted) return;
+  fail(
+      ErrorKind::kUsage,
+      fmt::format("--vocab {}: --tokenizer {} has {}; --vocab is for a new tokenizer, leave it out",
+                  wanted, tokenizer.string(), vocab));
+}
 
 void run_prepare(const data::PrepareOptions& arguments, SignalWatcher& signals) {
   data::PrepareOptions options = arguments;
@@ -34,9 +45,10 @@ Command add_prepare(CLI::App& root) {
   CLI::App* app = root.add_subcommand("prepare", "documents -> corpus; each DIR is a domain");
   app->add_option("DIR", options->folders, "folders of text, Markdown and JSONL")->required();
   app->add_option("--out", options->out, "corpus folder to create")->required();
-  app->add_option("--vocab", options->vocab, "vocabulary of a new tokenizer")
-      ->transform(integer_option(258, std::numeric_limits<std::int32_t>::max()))
-      ->capture_default_str();
+  const CLI::Option* vocab =
+      app->add_option("--vocab", options->vocab, "vocabulary of a new tokenizer")
+          ->transform(integer_option(258, std::numeric_limits<std::int32_t>::max()))
+          ->capture_default_str();
   app->add_option("--tokenizer", options->tokenizer, "reuse this tokenizer model");
   app->add_option("--containment", options->containment,
                   "share of a document's shingles from which it is a near-duplicate")
@@ -52,8 +64,13 @@ Command add_prepare(CLI::App& root) {
          "--drop-near-duplicates", [options] { options->duplicates = data::Duplicates::kDropNear; },
          "drop near-duplicates too")
       ->excludes(keep);
-  return {app, Needs::kNothing,
-          [options](const CommandContext& context) { run_prepare(*options, *context.signals); }};
+  return {app, Needs::kNothing, [options, vocab](const CommandContext& context) {
+            if (vocab->count() > 0 && !options->tokenizer.empty()) {
+              require_path(options->tokenizer);
+              require_vocab(options->tokenizer, options->vocab);
+            }
+            run_prepare(*options, *context.signals);
+          }};
 }
 
 }  // namespace k25::trainer

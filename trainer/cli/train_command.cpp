@@ -23,11 +23,18 @@ void run_train(const TrainArguments& arguments, const CommandContext& context) {
   parallel::World& world = *context.world;
   std::vector<std::string> overrides = arguments.overrides;
   // Quoted: what YAML would read as more than text, such as "runs/a #1", is a path here.
-  const auto override_text = [&](const std::string& key, const std::string& value) {
-    if (!value.empty()) overrides.push_back(key + "=" + yaml_text(value));
+  const auto override_text = [&](const std::string& key, const char* option,
+                                 const std::string& value) {
+    if (value.empty()) return;
+    for (const std::string& text : arguments.overrides) {
+      if (!text.starts_with(key + "=")) continue;
+      fail(ErrorKind::kUsage,
+           fmt::format("{} {} and --set {} say the same key; give one", option, value, text));
+    }
+    overrides.push_back(key + "=" + yaml_text(value));
   };
-  override_text("train.resume", arguments.resume);
-  override_text("log.format", arguments.log_format);
+  override_text("train.resume", "--resume", arguments.resume);
+  override_text("log.format", "--log-format", arguments.log_format);
   // Rank 0 reads the file, so that all ranks train the same configuration.
   const std::string text = parallel::from_rank0(world.comm(), "config",
                                                 [&] { return read_config_file(arguments.config); });

@@ -71,6 +71,19 @@ void find_in_optim(const Config& c, Effects& effects) {
   }
 }
 
+void find_in_recompute(const Config& c, Effects& effects) {
+  std::int64_t layers = 0;
+  for (const LayerRange& range : c.recompute.layers) layers += range.last - range.first + 1;
+  if (layers == 0) {
+    effects.no_effect_of_all({"recompute.layers"},
+                             fmt::format("of {} layers none is the middle", c.model.layers));
+    effects.no_effect_of_all({"recompute.check"}, "recompute.layers names no layer");
+  }
+  if (layers == c.model.layers) {
+    effects.no_effect_of_all({"recompute.cheap"}, "recompute.layers names every layer");
+  }
+}
+
 void find_in_output(const Config& c, Effects& effects) {
   for (const auto& [key, every] :
        {std::pair{"checkpoint.every", c.checkpoint.every}, std::pair{"eval.every", c.eval.every}}) {
@@ -110,6 +123,7 @@ std::vector<std::string> settings_without_effect(const ParsedConfig& parsed, std
   if (c.reduce.mode == parallel::ReduceMode::kOrdered) {
     effects.no_effect_of_all({"zero.reduce_after"}, "reduce.mode is ordered");
   }
+  find_in_recompute(c, effects);
   find_in_output(c, effects);
   find_in_debug(c, ranks, effects);
   return effects.take();

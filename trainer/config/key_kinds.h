@@ -96,7 +96,7 @@ Key text(const std::string& path, const char* fallback, const std::string& help,
             }
             std::string expected = read_text(node, field(c));
             if (expected.empty()) canonical = yaml_text(field(c));
-            return expected;
+            return nullable && !expected.empty() ? expected + ", or null" : expected;
           }};
 }
 

@@ -1,7 +1,6 @@
 #include "trainer/config/places.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "parallel/comm/agree.h"
 
@@ -37,7 +36,7 @@ std::string place_of(const ParsedConfig& parsed, const std::string& word,
   return "";
 }
 
-// The first word after the beginning that is a key which the user gave.
+// The first word after the beginning that is a key, or a section with one, which the user gave.
 std::string named_key(const ParsedConfig& parsed, const std::string& message) {
   for (std::size_t at = message.find(' '); at != std::string::npos; at = message.find(' ', at)) {
     const std::size_t begin = at + 1;
@@ -45,37 +44,41 @@ std::string named_key(const ParsedConfig& parsed, const std::string& message) {
         std::min(message.find_first_not_of(kWordLetters, begin), message.size());
     std::string word = message.substr(begin, end - begin);
     while (word.ends_with('.')) word.pop_back();
-    const bool key = word.find('.') != std::string::npos && parsed.origins.count(word) != 0;
-    if (key && parsed.origins.at(word) != "default") return word;
+    const bool dotted = word.find('.') != std::string::npos;
+    if (dotted && !place_of(parsed, word, "").empty()) return word;
     at = begin;
   }
   return "";
 }
 
-// The key whose path the message begins with: files tell their own name first.
-std::string key_of_path(const ParsedConfig& parsed, const std::string& message) {
+bool begins_with_path(const std::string& message, const std::string& path) {
+  const std::size_t begin = message.starts_with('\'') ? 1 : 0, end = begin + path.size();
+  return !path.empty() && message.compare(begin, path.size(), path) == 0 &&
+         (path.ends_with('/') || message.find_first_of("/': ", end) == end);
+}
+
+// The key whose path the message begins with: files tell their own name first. A corpus may lie
+// where a checkpoint is looked for, so the kind of the error decides between the two.
+std::string key_of_path(const ParsedConfig& parsed, ErrorKind kind, const std::string& message) {
   const Config& c = parsed.config;
-  const std::size_t quote = message.starts_with('\'') ? 1 : 0;
-  for (const auto& [key, path] :
-       {std::pair{"data.train", c.data.train}, std::pair{"train.init_from", c.train.init_from}}) {
-    if (!path.empty() && message.compare(quote, path.size(), path) == 0) return key;
-  }
-  return "";
+  if (kind == ErrorKind::kData && begins_with_path(message, c.data.train)) return "data.train";
+  const bool checkpoint = kind == ErrorKind::kCheckpoint;
+  return checkpoint && begins_with_path(message, c.train.init_from) ? "train.init_from" : "";
 }
 
 }  // namespace
 
-std::string with_place(const ParsedConfig& parsed, const std::string& message) {
+std::string with_place(const ParsedConfig& parsed, ErrorKind kind, const std::string& message) {
   const std::size_t end = std::min(message.find_first_not_of(kWordLetters), message.size());
   std::string word = message.substr(0, end);
   const bool dotted = word.find('.') != std::string::npos;
   const std::string place = dotted ? place_of(parsed, word, message) : "";
   if (!place.empty()) return place + ": " + message;
   const std::string named = named_key(parsed, message);
-  const std::string key = named.empty() ? key_of_path(parsed, message) : named;
+  const std::string key = named.empty() ? key_of_path(parsed, kind, message) : named;
   const bool one_line = message.find('\n') == std::string::npos;
   if (key.empty() || !one_line) return message;
-  return message + " (" + key + ": " + parsed.origins.at(key) + ")";
+  return message + " (" + key + ": " + place_of(parsed, key, "") + ")";
 }
 
 void with_places(const ParsedConfig& parsed, const std::function<void()>& body) {
@@ -87,10 +90,11 @@ void with_places(const ParsedConfig& parsed, const std::function<void()>& body) 
     body();
   } catch (const parallel::AgreedError& error) {
     if (!is_about_settings(error)) throw;
-    throw parallel::AgreedError(error.kind(), with_place(parsed, error.what()), error.origin());
+    throw parallel::AgreedError(error.kind(), with_place(parsed, error.kind(), error.what()),
+                                error.origin());
   } catch (const Error& error) {
     if (!is_about_settings(error)) throw;
-    throw Error(error.kind(), with_place(parsed, error.what()), error.where());
+    throw Error(error.kind(), with_place(parsed, error.kind(), error.what()), error.where());
   }
 }
 

@@ -5,15 +5,16 @@
 #include <functional>
 #include <string>
 
+#include "kernels/core/check.h"
 #include "trainer/config/parse.h"
 
 namespace k25::trainer {
 
-/// `message` behind the place of the key (or section) that it begins with; of the key's element,
-/// when it quotes one. Other messages that name a key, or begin with the path that
-/// data.train or train.init_from gives, get " (key: place)" at their end. A key with its default
-/// value has no place.
-std::string with_place(const ParsedConfig& parsed, const std::string& message);
+/// The `message` of an error of `kind` behind the place of the key (or section) that it begins
+/// with; of the key's element, when it quotes one. Other messages that name a key or section, or
+/// begin with a path (of data.train's in errors of data, of train.init_from's in those of
+/// checkpoints), get " (key: place)" at their end. A key with its default value has no place.
+std::string with_place(const ParsedConfig& parsed, ErrorKind kind, const std::string& message);
 
 /// Runs `body`; errors of usage, data and run directory leave it with their place. An AgreedError
 /// stays one.

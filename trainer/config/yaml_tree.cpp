@@ -306,7 +306,12 @@ void apply_override(YamlNode& root, const std::string& text, Problems& problems)
   }
   Problems inner;
   const std::string value_text = text.substr(equals + 1);
-  YamlNode value = value_text.empty() ? YamlNode{} : parse_yaml(value_text + "\n", where, inner);
+  const std::size_t first = value_text.find_first_not_of(" \t\r\n");
+  if (first == std::string::npos || value_text[first] == '#') {
+    problems.push_back(where + ": the value is empty; write null to leave the key out");
+    return;
+  }
+  YamlNode value = parse_yaml(value_text + "\n", where, inner);
   const bool only_null = inner.size() == 1 && value.kind == YamlNode::Kind::kNull &&
                          inner[0].find("the file is empty") != std::string::npos;
   if (!only_null) problems.insert(problems.end(), inner.begin(), inner.end());

@@ -5,24 +5,33 @@
 #include "data/io/atomic_file.h"
 #include "data/io/block_digest.h"
 #include "parallel/comm/agree.h"
+#include "trainer/train/changes.h"
 
 namespace k25::trainer {
 namespace {
 
 // "" when the saved position still means the same samples.
-std::string what_changed(const TrainState& saved, const DataIdentity& now,
-                         const std::string& checkpoint) {
+std::string what_changed(const CheckpointInfo& checkpoint, const Config& config,
+                         const DataIdentity& now) {
+  const TrainState& saved = checkpoint.state;
+  const std::string folder = checkpoint.folder.string();
   if (saved.corpus_digest != now.corpus_digest) {
-    return fmt::format("{}: the checkpoint was trained on corpus {}, data.train now has {}",
-                       checkpoint, saved.corpus_digest, now.corpus_digest);
+    return fmt::format("{}: the checkpoint was trained on corpus {}, data.train now has {}", folder,
+                       saved.corpus_digest, now.corpus_digest);
   }
-  if (saved.order_digest != now.order_digest) {
-    return fmt::format(
-        "{}: data.sequence or the training side of data.validation changed since the checkpoint "
-        "(sample order {}, now {})",
-        checkpoint, saved.order_digest, now.order_digest);
+  if (saved.order_digest == now.order_digest) return "";
+  const std::map<std::string, std::string> before = keys_of(checkpoint.config);
+  const auto sequence = before.find("data.sequence");
+  const std::string order =
+      fmt::format("(sample order {}, now {})", saved.order_digest, now.order_digest);
+  if (sequence != before.end() && sequence->second != std::to_string(config.data.sequence)) {
+    return fmt::format("{}: data.sequence changed since the checkpoint: {} -> {} {}", folder,
+                       sequence->second, config.data.sequence, order);
   }
-  return "";
+  return fmt::format(
+      "{}: data.validation changed since the checkpoint: it leaves other documents "
+      "to train on {}",
+      folder, order);
 }
 
 }  // namespace
@@ -41,18 +50,19 @@ std::string tokenizer_digest(const std::filesystem::path& model) {
   return data::sha256_hex(data::read_file(model, ErrorKind::kData));
 }
 
-TrainState adopt_state(const TrainState& saved, const Config& config, const DataIdentity& now,
-                       const std::string& checkpoint, std::vector<std::string>& warnings) {
+TrainState adopt_state(const CheckpointInfo& checkpoint, const Config& config,
+                       const DataIdentity& now, std::vector<std::string>& warnings) {
+  const TrainState& saved = checkpoint.state;
   if (saved.seed != config.run.seed) {
     throw parallel::AgreedError(
         ErrorKind::kUsage,
         fmt::format("run.seed is {}, the checkpoint {} was trained with {}; a resumed run keeps "
                     "its seed (start a new run.dir, or use train.init_from)",
-                    config.run.seed, checkpoint, saved.seed),
+                    config.run.seed, checkpoint.folder.string(), saved.seed),
         0);
   }
   TrainState state = saved;
-  const std::string changed = what_changed(saved, now, checkpoint);
+  const std::string changed = what_changed(checkpoint, config, now);
   if (!changed.empty()) {
     if (!config.train.allow_data_change) {
       throw parallel::AgreedError(

@@ -7,7 +7,7 @@
 
 #include "data/corpus/corpus.h"
 #include "data/sampler/sampler.h"
-#include "trainer/checkpoint/state.h"
+#include "trainer/checkpoint/checkpoint.h"
 #include "trainer/config/config.h"
 
 namespace k25::trainer {
@@ -27,8 +27,8 @@ DataIdentity identify_data(const Config& config, const data::Corpus& corpus,
 /// The state to go on with. The same on all ranks, so its errors are AgreedError: kUsage for
 /// another seed, kData for other data, both digests named, unless train.allow_data_change: then the
 /// samples start over and the best step is forgotten. Other mixture weights hold from here
-/// (changes.h warns of them). `checkpoint` is for messages.
-TrainState adopt_state(const TrainState& saved, const Config& config, const DataIdentity& now,
-                       const std::string& checkpoint, std::vector<std::string>& warnings);
+/// (changes.h warns of them).
+TrainState adopt_state(const CheckpointInfo& checkpoint, const Config& config,
+                       const DataIdentity& now, std::vector<std::string>& warnings);
 
 }  // namespace k25::trainer

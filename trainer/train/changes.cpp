@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "trainer/train/load_run.h"
+
 namespace k25::trainer {
 namespace {
 
@@ -34,21 +36,47 @@ std::string pattern_text(const ModelConfig& model) {
   return text;
 }
 
-// The model that the checkpoint was trained with, whatever ranks and batch it had.
-ModelConfig model_of(const CheckpointInfo& saved) {
-  const std::string file = saved.folder.string() + "/manifest.json (config)";
-  try {
-    return parse_config(saved.config, file,
-                        {"mesh.replicate=1", "mesh.shard=auto", "reduce.slots=null",
-                         "train.batch=auto", "train.accumulation=1", "train.micro_batch=1"},
-                        1)
-        .config.model;
-  } catch (const Error& error) {
-    fail(ErrorKind::kCheckpoint,
-         fmt::format("{}: this k25 does not understand the checkpoint's configuration, so the run "
-                     "cannot go on; train.init_from starts a new run.dir from its weights alone",
-                     error.what()));
+std::string value_or_absent(const std::map<std::string, std::string>& keys,
+                            const std::string& key) {
+  const auto found = keys.find(key);
+  return found == keys.end() ? "(absent)" : found->second;
+}
+
+// What the same weights compute: how they are cut, and the numbers beside them.
+struct FunctionChanges {
+  std::vector<Change> layout, constants;
+};
+
+FunctionChanges function_changes(const ModelConfig& was, const std::string& saved_config,
+                                 const ModelConfig& model) {
+  FunctionChanges found;
+  const auto number = [](const char* key, auto before, auto now, std::vector<Change>& changes) {
+    compare(key, fmt::format("{}", before), fmt::format("{}", now), changes);
+  };
+  number("model.rope_theta", was.rope_theta, model.rope_theta, found.constants);
+  number("model.norm_eps", was.norm_eps, model.norm_eps, found.constants);
+  // The width of a head may follow from it.
+  number("model.hidden", was.hidden, model.hidden, found.layout);
+  number("model.heads", was.heads, model.heads, found.layout);
+  number("model.kv_heads", was.kv_heads, model.kv_heads, found.layout);
+  number("model.head_dim", was.head_dim, model.head_dim, found.layout);
+  if (was.layers == model.layers && pattern_text(was) != pattern_text(model)) {
+    const auto before = keys_of(saved_config);
+    found.layout.push_back({"model.pattern", value_or_absent(before, "model.pattern"), "another"});
   }
+  return found;
+}
+
+[[noreturn]] void refuse(const CheckpointInfo& saved, const std::vector<Change>& changes,
+                         const std::string& mend) {
+  std::string list;
+  for (const Change& c : changes) {
+    list += fmt::format("{}{} is {} there and {} in the config", list.empty() ? "" : ", ", c.key,
+                        c.was, c.now);
+  }
+  fail(ErrorKind::kCheckpoint,
+       fmt::format("{}: the checkpoint's weights belong to another function: {}; {}",
+                   saved.folder.string(), list, mend));
 }
 
 // These move no number of a step, or are compared elsewhere: data by its digest, the seed and
@@ -67,17 +95,10 @@ bool moves_numbers(const std::string& key, const std::map<std::string, std::stri
     if (key == same) return false;
   }
   if (key == "data.on_exhausted") return true;
-  for (const char* section :
-       {"optim.", "numeric.", "train.", "reduce.", "recompute.", "offload."}) {
+  for (const char* section : {"optim.", "numeric.", "train.", "reduce.", "offload."}) {
     if (key.rfind(section, 0) == 0) return true;
   }
   return false;
-}
-
-std::string value_or_absent(const std::map<std::string, std::string>& keys,
-                            const std::string& key) {
-  const auto found = keys.find(key);
-  return found == keys.end() ? "(absent)" : found->second;
 }
 
 }  // namespace
@@ -102,32 +123,29 @@ std::map<std::string, std::string> keys_of(const std::string& resolved) {
 }
 
 void require_same_function(const CheckpointInfo& saved, const ModelConfig& model) {
-  const ModelConfig was = model_of(saved);
-  std::vector<Change> changes;
-  const auto number = [&](const char* key, auto before, auto now) {
-    compare(key, fmt::format("{}", before), fmt::format("{}", now), changes);
-  };
-  number("model.rope_theta", was.rope_theta, model.rope_theta);
-  number("model.norm_eps", was.norm_eps, model.norm_eps);
-  number("model.hidden", was.hidden, model.hidden);  // the width of a head may follow from it
-  number("model.heads", was.heads, model.heads);
-  number("model.kv_heads", was.kv_heads, model.kv_heads);
-  number("model.head_dim", was.head_dim, model.head_dim);
-  if (was.layers == model.layers && pattern_text(was) != pattern_text(model)) {
-    const auto before = keys_of(saved.config);
-    changes.push_back({"model.pattern", value_or_absent(before, "model.pattern"), "another"});
-  }
+  const ModelConfig was = stored_config(saved).config.model;
+  auto [layout, changes] = function_changes(was, saved.config, model);
+  changes.insert(changes.end(), layout.begin(), layout.end());
   if (changes.empty()) return;
-  std::string list;
-  for (const Change& c : changes) {
-    list += fmt::format("{}{} is {} there and {} in the config", list.empty() ? "" : ", ", c.key,
-                        c.was, c.now);
+  refuse(saved, changes,
+         "set the checkpoint's values to go on, or start a new run.dir from the weights alone with "
+         "train.init_from: " +
+             saved.folder.string());
+}
+
+void require_same_layout(const CheckpointInfo& saved, const ModelConfig& model,
+                         std::vector<std::string>& warnings) {
+  const ModelConfig was = stored_config(saved).config.model;
+  const FunctionChanges found = function_changes(was, saved.config, model);
+  if (!found.layout.empty()) {
+    refuse(saved, found.layout,
+           "with these values its weights mean something else; set the "
+           "checkpoint's");
   }
-  fail(ErrorKind::kCheckpoint,
-       fmt::format("{}: the checkpoint's weights belong to another function: {}; set the "
-                   "checkpoint's values to go on, or start a new run.dir from the weights alone "
-                   "with train.init_from: {}",
-                   saved.folder.string(), list, saved.folder.string()));
+  if (found.constants.empty()) return;
+  warnings.push_back("differs from the checkpoint: " + joined(found.constants) +
+                     " (the weights of " + saved.folder.string() +
+                     " were trained with the old values)");
 }
 
 void warn_of_changes(const CheckpointInfo& saved, const ParsedConfig& now, const DataIdentity& data,

@@ -20,6 +20,12 @@ std::map<std::string, std::string> keys_of(const std::string& resolved);
 /// otherwise kCheckpoint naming each key with both values. Shapes are load_checkpoint's matter.
 void require_same_function(const CheckpointInfo& saved, const ModelConfig& model);
 
+/// Of weights that start a new run: how a width is cut into heads and the pattern must be the
+/// checkpoint's, otherwise kCheckpoint naming each key with both values. Other constants
+/// (model.rope_theta, model.norm_eps) are a choice: one line "differs from the checkpoint: ...".
+void require_same_layout(const CheckpointInfo& saved, const ModelConfig& model,
+                         std::vector<std::string>& warnings);
+
 /// Appends one line "differs from the checkpoint: key old -> new, key old -> new" about everything
 /// else that moves the numbers of the coming steps: batch, precision, optimiser, schedule,
 /// freezing, numeric policy, slots, mixture, and the machine's fingerprint. Nothing when all is as

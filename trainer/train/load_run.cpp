@@ -8,6 +8,8 @@
 #include "trainer/checkpoint/files.h"
 #include "trainer/checkpoint/step_folder.h"
 #include "trainer/config/places.h"
+#include "trainer/config/yaml_tree.h"
+#include "trainer/train/changes.h"
 #include "trainer/train/memory_plan.h"
 
 namespace k25::trainer {
@@ -39,6 +41,21 @@ fs::path step_of(const fs::path& run, const std::string& text) {
        folder.string() + ": no such checkpoint; 'k25 inspect " + run.string() + "' lists them");
 }
 
+std::string config_name(const CheckpointInfo& info) {
+  return info.folder.string() + "/manifest.json (config)";
+}
+
+// With another model the weights would be refused, or be taken for those of another function.
+void refuse_other_model(const std::vector<std::string>& overrides) {
+  for (const std::string& text : overrides) {
+    const std::size_t equals = text.find('=');
+    if (equals == std::string::npos || split_path(text.substr(0, equals))[0] != "model") continue;
+    fail(ErrorKind::kUsage, "--set " + text +
+                                ": the weights of a run are evaluated as what they are; leave "
+                                "model.* out");
+  }
+}
+
 }  // namespace
 
 fs::path find_checkpoint(const fs::path& path, const std::string& said,
@@ -65,6 +82,21 @@ fs::path find_checkpoint(const fs::path& path, const std::string& said,
   fail(ErrorKind::kUsage, "'" + which + "': expected best, latest or step:N");
 }
 
+ParsedConfig stored_config(const CheckpointInfo& info) {
+  // Where the corpus lies now, how many ranks there were and their batch say nothing here.
+  const std::vector<std::string> settings = {
+      "data.train=manifest.json", "mesh.replicate=1",     "mesh.shard=auto",    "reduce.slots=null",
+      "train.batch=auto",         "train.accumulation=1", "train.micro_batch=1"};
+  try {
+    return parse_config(info.config, config_name(info), settings, 1);
+  } catch (const Error& error) {
+    fail(ErrorKind::kCheckpoint,
+         fmt::format("{}: the configuration in this checkpoint is damaged, or of another k25; take "
+                     "another checkpoint, or the k25 that wrote it:\n{}",
+                     info.folder.string(), error.what()));
+  }
+}
+
 LoadedRun load_run(parallel::World& world, const std::filesystem::path& path,
                    const std::string& which, const std::vector<std::string>& overrides,
                    std::int64_t batch) {
@@ -73,6 +105,8 @@ LoadedRun load_run(parallel::World& world, const std::filesystem::path& path,
       world.comm(), "checkpoint", [&] { return find_checkpoint(path, which, "best").string(); });
   parallel::collectively(world.comm(), "config", [&] {
     run.info = read_checkpoint_info(folder);
+    stored_config(run.info);
+    refuse_other_model(overrides);
     // One forward pass at a time on this world, whatever batch and mesh the run was trained with.
     std::vector<std::string> settings = {
         "mesh.replicate=1",       "mesh.shard=auto",
@@ -80,8 +114,7 @@ LoadedRun load_run(parallel::World& world, const std::filesystem::path& path,
         "train.accumulation=1",   fmt::format("train.micro_batch={}", batch),
         "zero.reshard_after=step"};
     settings.insert(settings.end(), overrides.begin(), overrides.end());
-    run.parsed =
-        parse_config(run.info.config, folder + "/manifest.json (config)", settings, world.size());
+    run.parsed = parse_config(run.info.config, config_name(run.info), settings, world.size());
   });
   const Config& config = run.parsed.config;
   std::vector<std::string> warnings;
@@ -100,6 +133,17 @@ LoadedRun load_run(parallel::World& world, const std::filesystem::path& path,
   });
   load_checkpoint(run.runtime->mesh(), *run.store, folder, LoadWhat::kWeightsOnly);
   return run;
+}
+
+void load_initial_weights(Runtime& runtime, const Config& config, parallel::ZeroStore& store,
+                          std::vector<std::string>& warnings) {
+  const std::string folder = parallel::from_rank0(runtime.comm(), "init_from", [&] {
+    return find_checkpoint(config.train.init_from, "", "best").string();
+  });
+  parallel::collectively(runtime.comm(), "init_from", [&] {
+    require_same_layout(read_checkpoint_info(folder), config.model, warnings);
+  });
+  load_checkpoint(runtime.mesh(), store, folder, LoadWhat::kWeightsOnly);
 }
 
 }  // namespace k25::trainer

@@ -20,6 +20,10 @@ namespace k25::trainer {
 std::filesystem::path find_checkpoint(const std::filesystem::path& path, const std::string& which,
                                       const std::string& otherwise);
 
+/// The configuration of a checkpoint, as one rank with batch 1 resolves it: of the model it tells
+/// all. Throws kCheckpoint when this k25 does not understand it.
+ParsedConfig stored_config(const CheckpointInfo& info);
+
 /// A model with weights from a checkpoint, for forward passes only.
 struct LoadedRun {
   ParsedConfig parsed;
@@ -30,9 +34,15 @@ struct LoadedRun {
 };
 
 /// Collective. `which`: best, when it is "". `batch` sequences per forward pass. The configuration
-/// is the checkpoint's own, with `overrides` and the mesh of this world.
+/// is the checkpoint's own, with `overrides` and the mesh of this world. Overrides of model.* are
+/// kUsage: the weights are read as what they are.
 LoadedRun load_run(parallel::World& world, const std::filesystem::path& path,
                    const std::string& which, const std::vector<std::string>& overrides,
                    std::int64_t batch);
+
+/// Collective. The weights that train.init_from names become the store's; what the config has that
+/// the checkpoint had not is a warning, or kCheckpoint (see require_same_layout()).
+void load_initial_weights(Runtime& runtime, const Config& config, parallel::ZeroStore& store,
+                          std::vector<std::string>& warnings);
 
 }  // namespace k25::trainer

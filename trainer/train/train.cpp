@@ -178,18 +178,14 @@ void TrainRun::start_state() {
       source = read_checkpoint_info(*resume_target_);
       require_same_function(source, config_.model);
     });
-    const TrainState saved =
-        load_checkpoint(runtime_.mesh(), *store_, *resume_target_, LoadWhat::kAll);
-    state_ = adopt_state(saved, config_, data, resume_target_->string(), warnings_);
+    source.state = load_checkpoint(runtime_.mesh(), *store_, *resume_target_, LoadWhat::kAll);
+    state_ = adopt_state(source, config_, data, warnings_);
     warn_of_changes(source, parsed_, data, runtime_.fingerprint(), warnings_);
   } else {
     collectively(runtime_.comm(), "initial parameters",
                  [&] { initialize_parameters(*store_, config_.run.seed); });
     if (!config_.train.init_from.empty()) {
-      const std::string source = parallel::from_rank0(runtime_.comm(), "init_from", [&] {
-        return find_checkpoint(config_.train.init_from, "", "best").string();
-      });
-      load_checkpoint(runtime_.mesh(), *store_, source, LoadWhat::kWeightsOnly);
+      load_initial_weights(runtime_, config_, *store_, warnings_);
       state_.init_digest = state_digest(runtime_.mesh(), *store_);
     }
     state_.mixture = data.initial;

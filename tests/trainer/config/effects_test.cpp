@@ -51,6 +51,14 @@ TEST(Effects, every_rule_warns_once_and_not_one_step_before) {
       {{"zero.reduce_after=step", "reduce.mode=library"}, ""},
       {{"numeric={on_nan: stop, max_consecutive_skips: 3}"}, "numeric.max_consecutive_skips"},
       {{"numeric.max_consecutive_skips=3"}, ""},
+      {{"recompute={layers: all, check: true}"}, ""},
+      {{"recompute={cheap: true, layers: [1..7]}"}, ""},
+      {{"recompute={cheap: true, layers: [1..4, 5..8]}"}, "recompute.cheap"},
+      {{"recompute={cheap: true, layers: all}"}, "recompute.cheap"},
+      {{"recompute={cheap: true, check: true}"}, "recompute.check"},
+      {{"recompute.layers=middle"}, ""},
+      {{"recompute.layers=middle", "model.layers=1"}, "recompute.layers"},
+      {{"recompute.layers=all", "model.layers=1"}, ""},
       {{"checkpoint.every=21"}, "checkpoint.every"},
       {{"checkpoint.every=20"}, ""},
       {{"eval.every=21"}, "eval.every"},
@@ -90,26 +98,46 @@ TEST(Places, of_keys_elements_and_sections) {
   const ParsedConfig parsed =
       parse(edited("optim:\n  lr: 2.0e-5\n", kLists),
             {"data.validation.documents=[a*]", "data.mixture.weights={law: 1, lwa: 2}"});
-  EXPECT_EQ(with_place(parsed, "optim.freeze: 'lyers.*' matches no parameter"),
+  EXPECT_EQ(with_place(parsed, ErrorKind::kUsage, "optim.freeze: 'lyers.*' matches no parameter"),
             "cfg.yaml:20:7: optim.freeze: 'lyers.*' matches no parameter");
-  EXPECT_EQ(with_place(parsed, "optim.freeze: 'lyers.*' is none (such as 'embedding')"),
+  EXPECT_EQ(with_place(parsed, ErrorKind::kUsage,
+                       "optim.freeze: 'lyers.*' is none (such as 'embedding')"),
             "cfg.yaml:20:7: optim.freeze: 'lyers.*' is none (such as 'embedding')");
-  EXPECT_EQ(with_place(parsed, "optim.freeze: all match"),
+  EXPECT_EQ(with_place(parsed, ErrorKind::kUsage, "optim.freeze: all match"),
             "cfg.yaml:19:5: optim.freeze: all match");
-  EXPECT_EQ(with_place(parsed, "data.mixture.weights: unknown domain 'lwa'"),
+  EXPECT_EQ(with_place(parsed, ErrorKind::kUsage, "data.mixture.weights: unknown domain 'lwa'"),
             "--set data.mixture.weights={law: 1, lwa: 2}: data.mixture.weights: unknown domain "
             "'lwa'");
-  EXPECT_EQ(with_place(parsed, "data.validation: nothing is left"),
+  EXPECT_EQ(with_place(parsed, ErrorKind::kUsage, "data.validation: nothing is left"),
             "--set data.validation.documents=[a*]: data.validation: nothing is left");
-  EXPECT_EQ(with_place(parsed, "run.dir: cannot create"), "cfg.yaml:2:8: run.dir: cannot create");
-  EXPECT_EQ(with_place(parsed, "x: 300 tokens, model.vocab is 299; set model.vocab"),
-            "x: 300 tokens, model.vocab is 299; set model.vocab (model.vocab: cfg.yaml:8:10)");
-  EXPECT_EQ(with_place(parsed, "raise comm.timeout_s"), "raise comm.timeout_s") << "a default";
-  EXPECT_EQ(with_place(parsed, "no key at all."), "no key at all.");
-  EXPECT_EQ(with_place(parsed, "corpus/manifest.json: cannot open"),
+  EXPECT_EQ(with_place(parsed, ErrorKind::kUsage, "run.dir: cannot create"),
+            "cfg.yaml:2:8: run.dir: cannot create");
+  EXPECT_EQ(
+      with_place(parsed, ErrorKind::kUsage, "x: 300 tokens, model.vocab is 299; set model.vocab"),
+      "x: 300 tokens, model.vocab is 299; set model.vocab (model.vocab: cfg.yaml:8:10)");
+  EXPECT_EQ(with_place(parsed, ErrorKind::kUsage, "raise comm.timeout_s"), "raise comm.timeout_s")
+      << "a default";
+  EXPECT_EQ(with_place(parsed, ErrorKind::kUsage, "no key at all."), "no key at all.");
+  EXPECT_EQ(with_place(parsed, ErrorKind::kData, "corpus/manifest.json: cannot open"),
             "corpus/manifest.json: cannot open (data.train: cfg.yaml:10:10)");
-  EXPECT_EQ(with_place(parse(kGoodConfig, {"train.init_from=old"}), "'old' is no run directory"),
+  EXPECT_EQ(with_place(parse(kGoodConfig, {"train.init_from=old"}), ErrorKind::kCheckpoint,
+                       "'old' is no run directory"),
             "'old' is no run directory (train.init_from: --set train.init_from=old)");
+  EXPECT_EQ(with_place(parsed, ErrorKind::kData, "c: data.validation changed"),
+            "c: data.validation changed (data.validation: --set data.validation.documents=[a*])");
+}
+
+TEST(Places, a_path_of_a_checkpoint_is_none_of_a_corpus) {
+  const ParsedConfig parsed = parse(kGoodConfig, {"train.init_from=corpus"});
+  EXPECT_EQ(with_place(parsed, ErrorKind::kCheckpoint, "corpus/manifest.json: format 'k25-corpus'"),
+            "corpus/manifest.json: format 'k25-corpus' (train.init_from: --set "
+            "train.init_from=corpus)");
+  EXPECT_EQ(with_place(parsed, ErrorKind::kData, "corpus/manifest.json: damaged"),
+            "corpus/manifest.json: damaged (data.train: cfg.yaml:10:10)");
+  EXPECT_EQ(with_place(parsed, ErrorKind::kCheckpoint, "corpus2/lock: in use"),
+            "corpus2/lock: in use");
+  EXPECT_EQ(with_place(parsed, ErrorKind::kUsage, "corpus/manifest.json: x"),
+            "corpus/manifest.json: x");
 }
 
 TEST(Places, an_agreed_error_stays_one_and_other_kinds_pass) {

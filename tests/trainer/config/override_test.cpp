@@ -29,9 +29,20 @@ TEST(Override, the_last_one_wins_and_a_map_replaces_a_map) {
 TEST(Override, null_gives_back_what_null_means) {
   const std::string with = edited("heads: 4", "heads: 4\n  kv_heads: 2");
   EXPECT_EQ(parse(with).config.model.kv_heads, 2);
-  for (const char* text : {"model.kv_heads=null", "model.kv_heads=", "model.kv_heads=~"}) {
+  for (const char* text : {"model.kv_heads=null", "model.kv_heads=~", "model.kv_heads= null"}) {
     EXPECT_EQ(parse(with, {text}).config.model.kv_heads, 4) << text;
   }
+}
+
+TEST(Override, an_empty_value_is_no_null) {
+  for (const char* text : {"train.init_from=", "train.init_from= ", "train.init_from=#a",
+                           "model.kv_heads=", "data.mixture.weights=", "optim=", "run.dir="}) {
+    expect_problem(only_problem(kGoodConfig, {text}), std::string("--set ") + text,
+                   {"the value is empty; write null to leave the key out"});
+  }
+  expect_problem(only_problem(kGoodConfig, {"train.init_from=''"}), "--set train.init_from=''",
+                 {"train.init_from: expected text, or null, got the quoted text ''"});
+  EXPECT_EQ(parse(kGoodConfig, {"train.init_from=null"}).config.train.init_from, "");
 }
 
 TEST(Override, mistakes_name_the_override) {

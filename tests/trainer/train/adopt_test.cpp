@@ -12,6 +12,7 @@ Config config() {
   Config c;
   c.run.seed = 7;
   c.reduce.slots = 4;
+  c.data.sequence = 32;
   return c;
 }
 
@@ -21,7 +22,7 @@ DataIdentity data_now() {
           .initial = {.weights = {0.25, 0.75}, .consumed = {0, 0}, .next_sample = 0}};
 }
 
-TrainState saved() {
+TrainState saved_state() {
   TrainState s;
   s.step = 10;
   s.label_tokens = 1000;
@@ -36,10 +37,16 @@ TrainState saved() {
   return s;
 }
 
-std::string refused(ErrorKind kind, const TrainState& state, const DataIdentity& now) {
+CheckpointInfo saved() {
+  return {.folder = "run/step-10",
+          .state = saved_state(),
+          .config = "data:\n  train: corpus/manifest.json\n  sequence: 32\n"};
+}
+
+std::string refused(ErrorKind kind, const CheckpointInfo& checkpoint, const DataIdentity& now) {
   std::vector<std::string> warnings;
   try {
-    adopt_state(state, config(), now, "run/step-10", warnings);
+    adopt_state(checkpoint, config(), now, warnings);
   } catch (const parallel::AgreedError& error) {
     EXPECT_EQ(error.kind(), kind);
     return error.what();
@@ -54,13 +61,13 @@ bool contains(const std::string& text, const std::string& part) {
 
 TEST(Adopt, TheSameRunGoesOnUnchanged) {
   std::vector<std::string> warnings;
-  EXPECT_EQ(adopt_state(saved(), config(), data_now(), "c", warnings), saved());
+  EXPECT_EQ(adopt_state(saved(), config(), data_now(), warnings), saved_state());
   EXPECT_TRUE(warnings.empty());
 }
 
 TEST(Adopt, AnotherSeedIsRefused) {
-  TrainState s = saved();
-  s.seed = 8;
+  CheckpointInfo s = saved();
+  s.state.seed = 8;
   const std::string text = refused(ErrorKind::kUsage, s, data_now());
   EXPECT_TRUE(contains(text, "run.seed is 7") && contains(text, "with 8")) << text;
   EXPECT_TRUE(contains(text, "run/step-10")) << text;
@@ -73,7 +80,16 @@ TEST(Adopt, OtherDataAreRefusedWithBothDigests) {
   EXPECT_TRUE(contains(text, "corpus corpus") && contains(text, "another")) << text;
   now = data_now();
   now.order_digest = "shuffled";
-  EXPECT_TRUE(contains(refused(ErrorKind::kData, saved(), now), "shuffled"));
+  const std::string documents = refused(ErrorKind::kData, saved(), now);
+  EXPECT_TRUE(contains(documents, "run/step-10: data.validation changed")) << documents;
+  EXPECT_TRUE(contains(documents, "(sample order order, now shuffled)")) << documents;
+  EXPECT_FALSE(contains(documents, "data.sequence")) << documents;
+  CheckpointInfo other = saved();
+  other.config = "data:\n  sequence: 64\n";
+  const std::string sequence = refused(ErrorKind::kData, other, now);
+  EXPECT_TRUE(contains(sequence, "data.sequence changed since the checkpoint: 64 -> 32"))
+      << sequence;
+  EXPECT_FALSE(contains(sequence, "data.validation")) << sequence;
 }
 
 TEST(Adopt, OtherDataOnRequestStartOverAndForgetTheBestStep) {
@@ -83,24 +99,24 @@ TEST(Adopt, OtherDataOnRequestStartOverAndForgetTheBestStep) {
   now.corpus_digest = "another";
   now.initial = {.weights = {1.0}, .consumed = {0}, .next_sample = 0};
   std::vector<std::string> warnings;
-  const TrainState s = adopt_state(saved(), c, now, "c", warnings);
+  const TrainState s = adopt_state(saved(), c, now, warnings);
   EXPECT_EQ(warnings.size(), 1U);
   EXPECT_EQ(s.mixture.consumed, std::vector<std::int64_t>{0});
   EXPECT_EQ(s.mixture.weights, std::vector<double>{1.0});
   EXPECT_EQ(s.mixture.next_sample, 20);
   EXPECT_EQ(s.best_step, -1);
   EXPECT_EQ(s.step, 10);
-  EXPECT_EQ(s.policy, saved().policy);
+  EXPECT_EQ(s.policy, saved().state.policy);
 }
 
 TEST(Adopt, OtherWeightsHoldFromHere) {
   DataIdentity now = data_now();
   now.initial.weights = {0.5, 0.5};
   std::vector<std::string> warnings;
-  const TrainState s = adopt_state(saved(), config(), now, "c", warnings);
+  const TrainState s = adopt_state(saved(), config(), now, warnings);
   EXPECT_TRUE(warnings.empty());  // warn_of_changes() tells
   EXPECT_EQ(s.mixture.weights, (std::vector<double>{0.5, 0.5}));
-  EXPECT_EQ(s.mixture.consumed, saved().mixture.consumed);
+  EXPECT_EQ(s.mixture.consumed, saved().state.mixture.consumed);
 }
 
 }  // namespace

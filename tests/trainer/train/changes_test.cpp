@@ -96,8 +96,39 @@ TEST(Function, AnyBatchAndMeshOfTheCheckpointIsUnderstood) {
     ADD_FAILURE() << "no error was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kCheckpoint);
-    EXPECT_TRUE(contains(error.what(), "train.init_from")) << error.what();
+    EXPECT_TRUE(contains(error.what(),
+                         "run/checkpoints/step-000010: the configuration in this "
+                         "checkpoint is damaged, or of another k25"))
+        << error.what();
+    EXPECT_TRUE(contains(error.what(), "unknown key 'another'")) << error.what();
   }
+}
+
+TEST(Layout, OtherHeadsAreRefusedAndOtherConstantsAreTold) {
+  const CheckpointInfo info = saved(parse(kGoodConfig));
+  std::vector<std::string> warnings;
+  require_same_layout(info, parse(kGoodConfig).config.model, warnings);
+  EXPECT_TRUE(warnings.empty());
+  for (const char* change : {"model.heads=8", "model.kv_heads=2", "model.head_dim=32"}) {
+    try {
+      require_same_layout(info, parse(kGoodConfig, {change}).config.model, warnings);
+      ADD_FAILURE() << change << " was accepted";
+    } catch (const Error& error) {
+      const std::string key = std::string(change).substr(0, std::string(change).find('='));
+      EXPECT_EQ(error.kind(), ErrorKind::kCheckpoint);
+      EXPECT_TRUE(contains(error.what(), key + " is ")) << error.what();
+      EXPECT_FALSE(contains(error.what(), "train.init_from")) << error.what();
+    }
+  }
+  EXPECT_TRUE(warnings.empty());
+  require_same_layout(
+      info, parse(kGoodConfig, {"model.rope_theta=50000", "model.norm_eps=1e-5"}).config.model,
+      warnings);
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_TRUE(contains(warnings[0],
+                       "differs from the checkpoint: model.rope_theta 10000 -> 50000, "
+                       "model.norm_eps 1e-06 -> 1e-05 (the weights of run/checkpoints/step-000010"))
+      << warnings[0];
 }
 
 TEST(Changes, NoneIsNoLine) { EXPECT_TRUE(warned({}, {}).empty()); }
@@ -131,7 +162,8 @@ TEST(Changes, KeysThatMoveNoNumberAreNotMentioned) {
   EXPECT_TRUE(
       warned({}, {"run.dir=elsewhere", "checkpoint.every=5", "eval.every=3", "log.format=json",
                   "comm.timeout_s=5", "zero.prefetch=0", "zero.reduce_after=step", "train.steps=99",
-                  "data.train=moved/m.json", "train.resume=none", "train.accumulation=24"})
+                  "data.train=moved/m.json", "train.resume=none", "train.accumulation=24",
+                  "recompute.layers=all", "recompute.cheap=true", "recompute.check=true"})
           .empty());
 }
 
