@@ -167,11 +167,6 @@ struct TileLengths {
   }
 };
 
-/// Pieces of the workspace: the list of tiles, then delta.
-std::int64_t list_bytes(const AttentionDesc& d) {
-  return align_up((align_up(d.batch, 16) + d.batch * d.tokens) * 4);
-}
-
 template <class T>
 void forward_typed(Context& ctx, const AttentionDesc& d, const AttentionForwardIn& in,
                    const AttentionForwardOut& out, Workspace workspace) {
@@ -196,7 +191,8 @@ void backward_typed(Context& ctx, const AttentionDesc& d, const AttentionBackwar
   x.dq = heads_view<T>(out.dq_BTHE);
   x.dk = heads_view<T>(out.dk_BTKE);
   x.dv = heads_view<T>(out.dv_BTKE);
-  x.delta = reinterpret_cast<float*>(static_cast<char*>(workspace.data) + list_bytes(d));
+  x.delta =
+      reinterpret_cast<float*>(static_cast<char*>(workspace.data) + attention_list_bytes_cuda(d).n);
   launch_deltas(ctx, x);
   const TileLengths<T> tiles(x.head_dim);
   use_tiles(x, workspace.data, tiles.keys, ctx.stream);
@@ -206,10 +202,6 @@ void backward_typed(Context& ctx, const AttentionDesc& d, const AttentionBackwar
 }
 
 }  // namespace
-
-Bytes attention_workspace_cuda(const AttentionDesc& d) {
-  return Bytes{list_bytes(d) + align_up(d.batch * d.heads * d.tokens * 4)};
-}
 
 void attention_forward_cuda(Context& ctx, const AttentionPlan& plan, const AttentionForwardIn& in,
                             const AttentionForwardOut& out, Workspace workspace) {
