@@ -27,8 +27,8 @@ class DoctorTest(kt.K25Test):
         self.assertEqual(shown["ranks"], 1)
         self.assertIsNone(shown["ceilings"])
         topics = {f["topic"] for f in shown["findings"]}
-        self.assertLessEqual({"kernel", "cpu", "versions", "numa", "binding", "gpu", "memlock", "/dev/shm", "huge pages",
-                              "open files", "run dir"}, topics)
+        self.assertLessEqual({"kernel", "cpu", "versions", "numa", "binding", "gpu", "memlock", "/dev/shm",
+                              "huge pages", "open files", "run dir"}, topics)
         versions = self.of(shown, "versions")[0]["found"]
         self.assertIn("MPI", versions)
         self.assertIn("HDF5", versions)
@@ -74,7 +74,8 @@ class DoctorTest(kt.K25Test):
                 self.assertGreater(ceilings[key], 0, key)
             if ranks is None:
                 self.assertEqual([ceilings[key] for key in links], [None, None])
-            plan = ["plan", self.write_config(manifest="corpus/manifest.json"), "--ceilings", path, "--gpus", ranks or 1]
+            config = self.write_config(manifest="corpus/manifest.json")
+            plan = ["plan", config, "--ceilings", path, "--gpus", ranks or 1]
             if ceilings["device"] != "cpu":
                 plan += ["--set", "train.precision=bf16"]
             text = self.assert_ok(kt.run(plan)).stdout

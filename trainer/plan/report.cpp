@@ -128,6 +128,56 @@ void add_ceilings(Table& table, const PlanReport& report) {
   });
 }
 
+void add_step(Table& table, const PlanReport& report) {
+  const auto part = [&](const std::string& label, double StepTime::* field) {
+    add_row(table, report, label, [&](const CardPlan& plan) { return seconds_cell(plan, field); });
+  };
+  add_row(table, report, "step, ms", [](const CardPlan& plan) {
+    return plan.time ? fmt::format("{:.1f}", 1e3 * plan.time->total()) : kNone;
+  });
+  part("  matrix products", &StepTime::products);
+  part("  attention", &StepTime::attention);
+  part("  bytes moved", &StepTime::moved);
+  part("  transfers not hidden", &StepTime::exposed);
+  part("gathers, hidden or not, ms", &StepTime::gather);
+  part("reductions, hidden or not, ms", &StepTime::reduce);
+}
+
+void add_rates(Table& table, const PlanReport& report) {
+  const auto ranks = static_cast<double>(report.planner.cluster().ranks);
+  const bool bf16 = report.planner.parsed().config.train.precision == DType::kBFloat16;
+  const auto tokens = [](const CardPlan& plan) {
+    return static_cast<double>(plan.work.tokens) / plan.time->total();
+  };
+  add_row(table, report, "tokens/s", [&](const CardPlan& plan) {
+    return plan.time ? fmt::format("{:.0f}", tokens(plan)) : kNone;
+  });
+  add_row(table, report, "tokens/s/GPU", [&](const CardPlan& plan) {
+    return plan.time ? fmt::format("{:.0f}", tokens(plan) / ranks) : kNone;
+  });
+  add_row(table, report, "model FLOPs of peak, %", [&](const CardPlan& plan) {
+    if (!plan.time || !plan.card.peak_tflop || !bf16) return std::string(kNone);
+    return fmt::format("{:.1f}", 1e-10 * static_cast<double>(plan.work.model_flops) /
+                                     plan.time->total() / ranks / *plan.card.peak_tflop);
+  });
+}
+
+void add_cost(Table& table, const PlanReport& report) {
+  const std::int64_t steps = report.planner.parsed().config.train.steps;
+  const auto ranks = static_cast<double>(report.planner.cluster().ranks);
+  const auto seconds = [&](const CardPlan& plan) {
+    return static_cast<double>(steps) * plan.time->total();
+  };
+  add_row(table, report, fmt::format("{} steps", steps),
+          [&](const CardPlan& plan) { return plan.time ? duration_text(seconds(plan)) : kNone; });
+  if (report.prices.per_gpu_hour.empty()) return;
+  std::size_t card = 0;
+  add_row(table, report, "price", [&](const CardPlan& plan) {
+    const double price = price_of(report, card++);
+    return plan.time ? fmt::format("{:.2f}", seconds(plan) / 3600 * ranks * price) : kNone;
+  });
+}
+
 }  // namespace
 
 std::string report_run(const PlanReport& report) {
@@ -208,53 +258,16 @@ std::string report_traffic(const PlanReport& report) {
 }
 
 std::string report_time(const PlanReport& report) {
-  const Config& c = report.planner.parsed().config;
-  const auto ranks = static_cast<double>(report.planner.cluster().ranks);
   Table table("predicted, at the ceilings", card_names(report));
   add_ceilings(table, report);
-  add_row(table, report, "step, ms", [](const CardPlan& plan) {
-    return plan.time ? fmt::format("{:.1f}", 1e3 * plan.time->total()) : kNone;
-  });
-  const auto part = [&](const std::string& label, double StepTime::* field) {
-    add_row(table, report, label, [&](const CardPlan& plan) { return seconds_cell(plan, field); });
-  };
-  part("  matrix products", &StepTime::products);
-  part("  attention", &StepTime::attention);
-  part("  bytes moved", &StepTime::moved);
-  part("  transfers not hidden", &StepTime::exposed);
-  part("gathers, hidden or not, ms", &StepTime::gather);
-  part("reductions, hidden or not, ms", &StepTime::reduce);
-  const auto tokens = [](const CardPlan& plan) {
-    return static_cast<double>(plan.work.tokens) / plan.time->total();
-  };
-  add_row(table, report, "tokens/s", [&](const CardPlan& plan) {
-    return plan.time ? fmt::format("{:.0f}", tokens(plan)) : kNone;
-  });
-  add_row(table, report, "tokens/s/GPU", [&](const CardPlan& plan) {
-    return plan.time ? fmt::format("{:.0f}", tokens(plan) / ranks) : kNone;
-  });
-  add_row(table, report, "model FLOPs of peak, %", [&](const CardPlan& plan) {
-    const bool known = plan.time && plan.card.peak_tflop && c.train.precision == DType::kBFloat16;
-    return known ? fmt::format("{:.1f}", 1e-10 * static_cast<double>(plan.work.model_flops) /
-                                             plan.time->total() / ranks / *plan.card.peak_tflop)
-                 : kNone;
-  });
-  const auto all_steps = [&](const CardPlan& plan) {
-    return static_cast<double>(c.train.steps) * plan.time->total();
-  };
-  add_row(table, report, fmt::format("{} steps", c.train.steps),
-          [&](const CardPlan& plan) { return plan.time ? duration_text(all_steps(plan)) : kNone; });
-  if (!report.prices.per_gpu_hour.empty()) {
-    std::size_t card = 0;
-    add_row(table, report, "price", [&](const CardPlan& plan) {
-      const double price = price_of(report, card++);
-      return plan.time ? fmt::format("{:.2f}", all_steps(plan) / 3600 * ranks * price) : kNone;
-    });
-  }
+  add_step(table, report);
+  add_rates(table, report);
+  add_cost(table, report);
   std::string text = table.text();
   for (const CardPlan& plan : report.plans) {
-    if (!plan.time)
+    if (!plan.time) {
       text += fmt::format("{}: no prediction: {}\n", plan.card.name, plan.why_no_time);
+    }
   }
   return text;
 }
