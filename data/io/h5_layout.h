@@ -100,4 +100,7 @@ class H5File {
   std::unique_ptr<Impl> impl_;
 };
 
+/// "1.10.8": of the library that is loaded.
+std::string hdf5_version();
+
 }  // namespace k25::data

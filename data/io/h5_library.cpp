@@ -18,6 +18,13 @@ herr_t keep_innermost(unsigned depth, const H5E_error2_t* error, void* out) {
 
 H5Lock::H5Lock() : lock_(h5_mutex()) { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }
 
+std::string hdf5_version() {
+  const H5Lock lock;
+  unsigned major = 0, minor = 0, release = 0;
+  if (H5get_libversion(&major, &minor, &release) < 0) return "unknown";
+  return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(release);
+}
+
 std::string h5_error_text() {
   std::string text = "HDF5 gives no reason";
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_innermost, &text);

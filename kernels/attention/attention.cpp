@@ -165,7 +165,6 @@ void backward_typed(Context& ctx, const AttentionDesc& d, const AttentionBackwar
 
 /// What only the GPU asks for.
 void check_cuda(const AttentionDesc& d) {
-  check_built_for("attention", d.device);
   K25_CHECK(d.head_dim <= kAttentionCudaMaxHeadDim,
             "attention: head_dim " + std::to_string(d.head_dim) + " on the GPU, at most " +
                 std::to_string(kAttentionCudaMaxHeadDim));
@@ -205,9 +204,7 @@ AttentionPlan attention_plan(const AttentionDesc& desc) {
   plan.query_tile = plan.key_tile = kTile;
   if (d.device == Device::kCuda) {
     check_cuda(d);
-    if constexpr (kWithCuda) {
-      if (d.batch * d.tokens > 0) plan.workspace_bytes = attention_workspace_cuda(d);
-    }
+    if (d.batch * d.tokens > 0) plan.workspace_bytes = attention_workspace_cuda(d);
   } else {
     const Cut cut = cut_of(d);
     plan.workspace_bytes = Bytes{d.tokens > 0 ? cut.slots * cut.slot_bytes : 0};

@@ -170,11 +170,6 @@ struct TileLengths {
   }
 };
 
-/// Pieces of the workspace: the list of tiles, then delta.
-std::int64_t list_bytes(const AttentionDesc& d) {
-  return align_up((align_up(d.batch, 16) + d.batch * d.tokens) * 4);
-}
-
 template <class T>
 void forward_typed(Context& ctx, const AttentionDesc& d, const AttentionForwardIn& in,
                    const AttentionForwardOut& out, Workspace workspace) {
@@ -199,7 +194,8 @@ void backward_typed(Context& ctx, const AttentionDesc& d, const AttentionBackwar
   x.dq = heads_view<T>(out.dq_BTHE);
   x.dk = heads_view<T>(out.dk_BTKE);
   x.dv = heads_view<T>(out.dv_BTKE);
-  x.delta = reinterpret_cast<float*>(static_cast<char*>(workspace.data) + list_bytes(d));
+  x.delta =
+      reinterpret_cast<float*>(static_cast<char*>(workspace.data) + attention_list_bytes_cuda(d).n);
   launch_deltas(ctx, x);
   const TileLengths<T> tiles(x.head_dim);
   use_tiles(x, workspace.data, tiles.keys, ctx.stream);
@@ -210,35 +206,16 @@ void backward_typed(Context& ctx, const AttentionDesc& d, const AttentionBackwar
 
 // ---- choice ------------------------------------------------------------------------------------
 
-/// Throws where cuDNN was asked for and does not take the call.
-void check_choice(const AttentionDesc& d, const char* refusal) {
-  if (refusal == nullptr || d.implementation != AttentionImplementation::kCudnn) return;
-  fail(ErrorKind::kUsage, std::string("attention: implementation cudnn was asked for, but ") +
-                              refusal + "; ask for automatic");
-}
-
-bool may_use_cudnn(const AttentionDesc& d) {
-  if (d.implementation == AttentionImplementation::kCudnn) return true;
-  return d.implementation == AttentionImplementation::kAutomatic && attention_cudnn_pays(d);
-}
-
 /// Whether cuDNN has done the work: `call` hands it over and returns why it was not taken.
 template <class Call>
 bool done_by_cudnn(const AttentionDesc& d, const Call& call) {
   if (!may_use_cudnn(d)) return false;
   const char* const refusal = call();
-  check_choice(d, refusal);
+  check_cudnn_choice(d, refusal);
   return refusal == nullptr;
 }
 
 }  // namespace
-
-Bytes attention_workspace_cuda(const AttentionDesc& d) {
-  const Bytes own{list_bytes(d) + align_up(d.batch * d.heads * d.tokens * 4)};
-  if (!may_use_cudnn(d)) return own;
-  check_choice(d, attention_cudnn_refusal(d));
-  return Bytes{std::max(own.n, attention_workspace_cudnn(d).n)};
-}
 
 void attention_forward_cuda(Context& ctx, const AttentionPlan& plan, const AttentionForwardIn& in,
                             const AttentionForwardOut& out, Workspace workspace) {

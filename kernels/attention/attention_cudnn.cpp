@@ -24,37 +24,6 @@ class AttentionEngineAccess {
 
 namespace {
 
-constexpr std::int64_t kMaxHeadDim = 256;
-constexpr std::int64_t kWord = 8;         // bf16 elements in the 16 bytes that cuDNN loads at once
-constexpr std::int64_t kScoreTile = 128;  // cuDNN rounds stored scores up to whole tiles
-constexpr std::int64_t kShortest = 512;   // below, the launches weigh more than the arithmetic
-constexpr std::int64_t kScratchAlignment = 256;
-constexpr Bytes kSlack{std::int64_t{1} << 20};          // counters and the like
-constexpr Bytes kPieceLimit{std::int64_t{5} << 29};     // scratch worth more sequences at once
-constexpr Bytes kSequenceLimit{std::int64_t{4} << 30};  // scratch worth cuDNN for one sequence
-
-/// Scratch of the backward pass of cuDNN: gradients of the scores, and dk and dv of each head.
-Bytes backward_bytes(const AttentionDesc& d, std::int64_t sequences) {
-  const std::int64_t padded = align_up(d.tokens, kScoreTile);
-  return Bytes{sequences * d.heads * (padded * padded + 2 * d.tokens * d.head_dim) *
-               dtype_bytes(DType::kBFloat16)};
-}
-
-/// Of a piece of the batch, [sequences, H, T].
-Bytes delta_bytes(const AttentionDesc& d, std::int64_t sequences) {
-  return Bytes{align_up(sequences * d.heads * d.tokens * dtype_bytes(DType::kFloat32))};
-}
-
-/// Sequences that the backward pass takes at once: a divisor of the batch.
-std::int64_t backward_piece(const AttentionDesc& d) {
-  std::int64_t pieces = 1;
-  while (pieces < d.batch &&
-         (d.batch % pieces != 0 || backward_bytes(d, d.batch / pieces).n > kPieceLimit.n)) {
-    ++pieces;
-  }
-  return d.batch / pieces;
-}
-
 /// Why the GPU of the calling thread is not one whose results were checked to be deterministic.
 const char* device_refusal() {
   int device = 0, major = 0, minor = 0;
@@ -66,8 +35,8 @@ const char* device_refusal() {
 }
 
 bool whole_words(const ConstTensor& t) {
-  return reinterpret_cast<std::uintptr_t>(t.raw()) % 16 == 0 && t.stride(0) % kWord == 0 &&
-         t.stride(1) % kWord == 0 && t.stride(2) % kWord == 0;
+  return reinterpret_cast<std::uintptr_t>(t.raw()) % 16 == 0 && t.stride(0) % kCudnnWord == 0 &&
+         t.stride(1) % kCudnnWord == 0 && t.stride(2) % kCudnnWord == 0;
 }
 
 template <class In>
@@ -123,7 +92,7 @@ const AttentionEngine* engine_for(Context& ctx, const AttentionEngineKey& key, B
 void* library_scratch(const Workspace& workspace, Bytes offset) {
   const auto at =
       reinterpret_cast<std::uintptr_t>(workspace.data) + static_cast<std::uintptr_t>(offset.n);
-  return reinterpret_cast<void*>(align_up(static_cast<std::int64_t>(at), kScratchAlignment));
+  return reinterpret_cast<void*>(align_up(static_cast<std::int64_t>(at), kCudnnScratchAlignment));
 }
 
 /// The handle may have served another stream.
@@ -175,34 +144,13 @@ constexpr const char* kNoEngine =
 
 }  // namespace
 
-const char* attention_cudnn_refusal(const AttentionDesc& d) {
-  if (d.device != Device::kCuda) return "cuDNN runs on the GPU";
-  if (d.dtype != DType::kBFloat16) return "cuDNN takes bf16";
-  if (d.masking != Masking::kCausal) return "cuDNN takes causal masking";
-  if (d.head_dim % kWord != 0 || d.head_dim > kMaxHeadDim) {
-    return "cuDNN takes head dims that are multiples of 8 up to 256";
-  }
-  if (d.tokens == 1) return "cuDNN takes sequences of two or more tokens";
-  return nullptr;
-}
-
-bool attention_cudnn_pays(const AttentionDesc& d) {
-  return attention_cudnn_refusal(d) == nullptr && d.tokens >= kShortest &&
-         backward_bytes(d, 1).n <= kSequenceLimit.n;
-}
-
-Bytes attention_workspace_cudnn(const AttentionDesc& d) {
-  const std::int64_t piece = backward_piece(d);
-  return Bytes{delta_bytes(d, piece).n + backward_bytes(d, piece).n + kSlack.n + kScratchAlignment};
-}
-
 const char* attention_forward_cudnn(Context& ctx, const AttentionDesc& d,
                                     const AttentionForwardIn& in, const AttentionForwardOut& out,
                                     Workspace workspace) {
   if (ctx.attention_engines == nullptr) return kNoTable;
   if (const char* why = operand_refusal(in, out.out_BTHE, out.lse_BHT)) return why;
   const AttentionEngineKey key = key_of(d, AttentionDirection::kForward, d.batch, in, out.out_BTHE);
-  const AttentionEngine* const engine = engine_for(ctx, key, kSlack);
+  const AttentionEngine* const engine = engine_for(ctx, key, kCudnnSlack);
   if (engine == nullptr) return kNoEngine;
   use_stream(ctx);
   Bindings bindings(d.scale);
@@ -222,13 +170,13 @@ const char* attention_backward_cudnn(Context& ctx, const AttentionDesc& d,
       !whole_words(out.dv_BTKE)) {
     return "cuDNN needs gradients whose rows start at multiples of 16 bytes";
   }
-  const std::int64_t piece = backward_piece(d);
+  const std::int64_t piece = cudnn_backward_piece(d);
   AttentionEngineKey key = key_of(d, AttentionDirection::kBackward, piece, in, in.out_BTHE);
   key.dout = strides_of(in.dout_BTHE);
   key.dq = strides_of(out.dq_BTHE);
   key.dk = strides_of(out.dk_BTKE);
   key.dv = strides_of(out.dv_BTKE);
-  const Bytes limit{backward_bytes(d, piece).n + kSlack.n};
+  const Bytes limit{cudnn_backward_bytes(d, piece).n + kCudnnSlack.n};
   const AttentionEngine* const engine = engine_for(ctx, key, limit);
   if (engine == nullptr) return kNoEngine;
   use_stream(ctx);
@@ -243,7 +191,8 @@ const char* attention_backward_cudnn(Context& ctx, const AttentionDesc& d,
     bindings.add(CudnnOperand::kDv, out.dv_BTKE, first);
     bindings.add(CudnnOperand::kDelta, workspace.data);
     bindings.add_one();
-    engine->graph.run(ctx.cudnn, bindings.get(), library_scratch(workspace, delta_bytes(d, piece)));
+    engine->graph.run(ctx.cudnn, bindings.get(),
+                      library_scratch(workspace, cudnn_delta_bytes(d, piece)));
   }
   return nullptr;
 }

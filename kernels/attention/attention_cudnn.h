@@ -10,12 +10,25 @@
 
 namespace k25::kernels {
 
-/// Why cuDNN does not compute this, or null: it may be asked.
-const char* attention_cudnn_refusal(const AttentionDesc& desc);
-/// Whether it is worth asking: long sequences whose scores fit the scratch that we allow.
-bool attention_cudnn_pays(const AttentionDesc& desc);
-/// Scratch of the larger direction.
-Bytes attention_workspace_cudnn(const AttentionDesc& desc);
+inline constexpr std::int64_t kCudnnWord = 8;  ///< bf16 elements in the 16 bytes it loads at once
+inline constexpr std::int64_t kCudnnScratchAlignment = 256;
+inline constexpr Bytes kCudnnSlack{std::int64_t{1} << 20};  ///< scratch for counters and the like
+
+// What is planned, in attention_cuda_plan.cpp: every build plans the same bytes. A build without
+// CUDA plans for one with cuDNN.
+
+/// Scratch of cuDNN's backward pass: gradients of the scores, and dk and dv of each head.
+Bytes cudnn_backward_bytes(const AttentionDesc& desc, std::int64_t sequences);
+/// Of a piece of the batch, [sequences, H, T].
+Bytes cudnn_delta_bytes(const AttentionDesc& desc, std::int64_t sequences);
+/// Sequences that the backward pass takes at once: a divisor of the batch.
+std::int64_t cudnn_backward_piece(const AttentionDesc& desc);
+/// Throws kUsage with `refusal`, unless it is null, where cuDNN was asked for.
+void check_cudnn_choice(const AttentionDesc& desc, const char* refusal);
+/// Whether cuDNN is asked first: on demand, and where it takes the shape and pays.
+bool may_use_cudnn(const AttentionDesc& desc);
+
+// What runs.
 
 /// Null after the work is enqueued; otherwise why cuDNN does not take these operands on this GPU.
 const char* attention_forward_cudnn(Context& ctx, const AttentionDesc& desc,

@@ -7,12 +7,6 @@ constexpr const char* kRefusal = "this build has no cuDNN";
 
 }  // namespace
 
-const char* attention_cudnn_refusal(const AttentionDesc& /*desc*/) { return kRefusal; }
-
-bool attention_cudnn_pays(const AttentionDesc& /*desc*/) { return false; }
-
-Bytes attention_workspace_cudnn(const AttentionDesc& /*desc*/) { return {}; }
-
 const char* attention_forward_cudnn(Context& /*ctx*/, const AttentionDesc& /*desc*/,
                                     const AttentionForwardIn& /*in*/,
                                     const AttentionForwardOut& /*out*/, Workspace /*workspace*/) {

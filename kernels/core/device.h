@@ -18,6 +18,8 @@ namespace k25 {
 
 /// CUDA devices this process sees; 0 without a driver or without a CUDA build.
 int cuda_device_count();
+/// "CUDA 13.0 (driver 13.0), cuBLASLt 130002, cuDNN 91900".
+std::string cuda_versions();
 
 /// Memory of one CUDA device, from cudaMalloc.
 class DeviceAllocator : public Allocator {

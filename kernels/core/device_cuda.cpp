@@ -122,6 +122,17 @@ std::string CudaDevice::fingerprint() const {
   return text;
 }
 
+std::string cuda_versions() {
+  const auto text = [](int version) {
+    return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+  };
+  int runtime = 0, driver = 0;
+  K25_CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
+  K25_CUDA_CHECK(cudaDriverGetVersion(&driver));  // 0 without a driver
+  return "CUDA " + text(runtime) + " (driver " + text(driver) + "), cuBLASLt " +
+         std::to_string(cublasLtGetVersion()) + ", cuDNN " + std::to_string(cudnnGetVersion());
+}
+
 void CudaDevice::attach(Context& context) const {
   context.stream = stream_;
   context.cublaslt = cublaslt_;

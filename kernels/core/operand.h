@@ -48,8 +48,17 @@ constexpr DType accumulator_dtype(DType storage) {
   fail(ErrorKind::kUsage, std::string(op) + ": " + std::string(name) + " " + what);
 }
 
-/// Throws kUsage unless the operand lies where the op runs.
+/// Throws kUsage unless ops can run on `device` in this build. Plans are made anywhere: their bytes
+/// are those of every build.
+inline void check_built_for(std::string_view op, Device device) {
+  if (kWithCuda || device == Device::kCpu) return;
+  fail(ErrorKind::kUsage, std::string(op) + ": planned for the GPU, but this is no CUDA build");
+}
+
+/// Throws kUsage unless this build runs on the GPU when the op does, and the operand lies where the
+/// op runs.
 inline void check_device(std::string_view op, std::string_view name, Device device, Device wanted) {
+  check_built_for(op, wanted);
   if (device == wanted) return;
   operand_error(op, name,
                 wanted == Device::kCuda
@@ -57,12 +66,6 @@ inline void check_device(std::string_view op, std::string_view name, Device devi
                 : kWithCuda
                     ? "is on the GPU, but the op runs on the CPU; pass a view of host memory"
                     : "is on the GPU, but this is no CUDA build; pass a view of host memory");
-}
-
-/// Throws kUsage unless ops can run on `device` in this build.
-inline void check_built_for(std::string_view op, Device device) {
-  if (kWithCuda || device == Device::kCpu) return;
-  fail(ErrorKind::kUsage, std::string(op) + ": planned for the GPU, but this is no CUDA build");
 }
 
 /// Throws kUsage unless `t` is a view of `dtype` and `shape` on `device` with the strides asked

@@ -208,7 +208,6 @@ CrossEntropyPlan cross_entropy_plan(const CrossEntropyDesc& d) {
   K25_CHECK(d.vocab_chunk >= 0, "cross_entropy: vocab_chunk " + std::to_string(d.vocab_chunk) +
                                     " must be positive, or 0 to let the plan choose");
   check_float_dtype("cross_entropy", d.dtype, d.device);
-  check_built_for("cross_entropy", d.device);
   K25_CHECK(d.device == Device::kCpu || d.dtype != DType::kFloat64,
             "cross_entropy: fp64 runs on the CPU only; use fp32 or bf16 on the GPU");
   CrossEntropyPlan plan;

@@ -7,6 +7,7 @@
 #include "kernels/core/operand.h"
 #include "kernels/embedding/embedding_cpu.h"
 #include "kernels/embedding/embedding_cuda.h"
+#include "kernels/embedding/embedding_list_layout.h"
 
 namespace k25::kernels {
 namespace {
@@ -47,18 +48,15 @@ EmbeddingPlan embedding_plan(const EmbeddingDesc& desc) {
                                 std::to_string(desc.vocab) + " and hidden " +
                                 std::to_string(desc.hidden) + " must not be negative");
   }
-  check_built_for("embedding", desc.device);
   check_float_dtype("embedding", desc.dtype, desc.device);
   EmbeddingPlan plan{.desc = desc, .workspace_bytes = Bytes{0}};
-  if constexpr (kWithCuda) {
-    if (desc.device == Device::kCuda) {
-      if (desc.tokens > INT32_MAX || desc.vocab > INT32_MAX) {
-        fail(ErrorKind::kUsage, "embedding: tokens " + std::to_string(desc.tokens) + " and vocab " +
-                                    std::to_string(desc.vocab) +
-                                    " must be below 2^31 on the GPU; use smaller batches");
-      }
-      plan.workspace_bytes = embedding_workspace_cuda(desc);
+  if (desc.device == Device::kCuda) {
+    if (desc.tokens > INT32_MAX || desc.vocab > INT32_MAX) {
+      fail(ErrorKind::kUsage, "embedding: tokens " + std::to_string(desc.tokens) + " and vocab " +
+                                  std::to_string(desc.vocab) +
+                                  " must be below 2^31 on the GPU; use smaller batches");
     }
+    plan.workspace_bytes = embedding_list_layout(desc).total;
   }
   return plan;
 }

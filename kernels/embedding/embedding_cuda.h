@@ -6,7 +6,6 @@
 
 namespace k25::kernels {
 
-Bytes embedding_workspace_cuda(const EmbeddingDesc& desc);
 void embedding_forward_cuda(Context& ctx, const EmbeddingPlan& plan, const EmbeddingForwardIn& in,
                             const EmbeddingForwardOut& out);
 void embedding_backward_cuda(Context& ctx, const EmbeddingPlan& plan, const EmbeddingBackwardIn& in,

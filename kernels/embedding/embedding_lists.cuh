@@ -15,14 +15,14 @@
 #include <cstdint>
 
 #include "kernels/embedding/embedding.h"
+#include "kernels/embedding/embedding_list_layout.h"
 
 namespace k25::kernels {
-
-inline constexpr int kManyTokens = 64;  ///< more than these are many
 
 struct alignas(16) Bucket {
   std::int32_t row, begin, count, unused;
 };
+static_assert(sizeof(Bucket) == kBucketBytes);
 
 /// The parts of the workspace; all of them 16-byte aligned.
 struct Lists {
@@ -33,7 +33,6 @@ struct Lists {
   Bucket* many;                ///< [N / kManyTokens] the others
   std::int32_t* position;      ///< [N]
   std::int64_t zeroed_bytes;   ///< totals and count, at the start
-  std::int64_t bytes;
 };
 
 __device__ __forceinline__ std::int64_t num_few(const Lists& lists) {
@@ -47,7 +46,7 @@ __device__ __forceinline__ bool in_vocabulary(std::int32_t token, std::int64_t v
   return token >= 0 && token < vocab;
 }
 
-/// Fits the lists into the workspace (null: to measure).
+/// Fits the lists into the workspace.
 Lists embedding_lists(const EmbeddingDesc& desc, void* workspace);
 /// Enqueues the kernels that fill them.
 void embedding_make_lists(Context& ctx, const EmbeddingDesc& desc, const std::int32_t* token,

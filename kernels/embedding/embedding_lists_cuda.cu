@@ -136,21 +136,15 @@ __global__ void __launch_bounds__(kThreads)
 
 Lists embedding_lists(const EmbeddingDesc& desc, void* workspace) {
   auto* const start = static_cast<char*>(workspace);
-  std::int64_t at = 0;
-  const auto take = [&](std::int64_t bytes) {
-    const std::int64_t begin = at;
-    at += cuda::ceil_div(bytes, 16) * 16;
-    return start + begin;
-  };
+  const EmbeddingListLayout at = embedding_list_layout(desc);
   Lists lists{};
-  lists.totals = reinterpret_cast<unsigned long long*>(take(2 * sizeof(unsigned long long)));
-  lists.count = reinterpret_cast<std::int32_t*>(take(desc.vocab * 4));
-  lists.zeroed_bytes = at;
-  lists.cursor = reinterpret_cast<std::int32_t*>(take(desc.vocab * 4));
-  lists.few = reinterpret_cast<Bucket*>(take(std::min(desc.tokens, desc.vocab) * 16));
-  lists.many = reinterpret_cast<Bucket*>(take(desc.tokens / kManyTokens * 16));
-  lists.position = reinterpret_cast<std::int32_t*>(take(desc.tokens * 4));
-  lists.bytes = at;
+  lists.totals = reinterpret_cast<unsigned long long*>(start + at.totals);
+  lists.count = reinterpret_cast<std::int32_t*>(start + at.count);
+  lists.zeroed_bytes = at.cursor;
+  lists.cursor = reinterpret_cast<std::int32_t*>(start + at.cursor);
+  lists.few = reinterpret_cast<Bucket*>(start + at.few);
+  lists.many = reinterpret_cast<Bucket*>(start + at.many);
+  lists.position = reinterpret_cast<std::int32_t*>(start + at.position);
   return lists;
 }
 
@@ -169,10 +163,6 @@ void embedding_make_lists(Context& ctx, const EmbeddingDesc& desc, const std::in
   order_kernel<<<cuda::grid_blocks(ctx, desc.tokens / kManyTokens, 1, kBlocksPerSm), kThreads, 0,
                  ctx.stream>>>(token, desc.tokens, lists);
   K25_CUDA_CHECK_LAUNCH();
-}
-
-Bytes embedding_workspace_cuda(const EmbeddingDesc& desc) {
-  return Bytes{embedding_lists(desc, nullptr).bytes};
 }
 
 }  // namespace k25::kernels

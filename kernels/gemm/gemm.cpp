@@ -141,7 +141,6 @@ GemmPlan gemm_plan(const GemmDesc& desc) {
             "gemm: no product of " + std::string(dtype_name(desc.dtype_ab)) + " operands into " +
                 std::string(dtype_name(desc.dtype_d)) +
                 "; fp32 and bf16 operands give fp32 or bf16, fp64 gives fp64");
-  check_built_for("gemm", desc.device);
   K25_CHECK(desc.device == Device::kCpu || desc.dtype_ab != DType::kFloat64,
             "gemm: fp64 runs on the CPU only; use fp32 or bf16 on the GPU");
   return {desc, Bytes{workspace_size(desc)}};

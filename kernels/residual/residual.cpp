@@ -50,7 +50,6 @@ ResidualPlan residual_plan(const ResidualDesc& desc) {
     fail(ErrorKind::kUsage,
          "residual: count is " + std::to_string(desc.count) + ", it must not be negative");
   }
-  check_built_for("residual", desc.device);
   check_float_dtype("residual", desc.dtype, desc.device);
   return {.desc = desc, .workspace_bytes = Bytes{0}};
 }

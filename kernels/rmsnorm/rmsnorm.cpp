@@ -6,6 +6,7 @@
 #include <string>
 
 #include "kernels/core/operand.h"
+#include "kernels/rmsnorm/rmsnorm_backward_shape.h"
 #include "kernels/rmsnorm/rmsnorm_cpu.h"
 #include "kernels/rmsnorm/rmsnorm_cuda.h"
 
@@ -52,17 +53,14 @@ RmsNormPlan rmsnorm_plan(const RmsNormDesc& desc) {
                                 std::to_string(desc.cols) +
                                 "; rows must not be negative, cols must be at least 1");
   }
-  check_built_for("rmsnorm", desc.device);
   check_float_dtype("rmsnorm", desc.dtype, desc.device);
   if (!(std::isfinite(desc.eps) && desc.eps > 0)) {
     fail(ErrorKind::kUsage,
          "rmsnorm: eps is " + std::to_string(desc.eps) + ", it must be positive and finite");
   }
   const std::int64_t size = dtype_bytes(accumulator_dtype(desc.dtype));
-  std::int64_t partials = partial_count(desc.rows);
-  if constexpr (kWithCuda) {
-    if (desc.device == Device::kCuda) partials = rmsnorm_partials_cuda(desc);
-  }
+  const std::int64_t partials = desc.device == Device::kCuda ? rmsnorm_backward_shape(desc).partials
+                                                             : partial_count(desc.rows);
   return {.desc = desc,
           .workspace_bytes = Bytes{partials * desc.cols * size},
           .saved_bytes = Bytes{desc.rows * size}};

@@ -7,6 +7,7 @@
 
 #include "kernels/core/cuda_check.h"
 #include "kernels/core/cuda_math.cuh"
+#include "kernels/rmsnorm/rmsnorm_backward_shape.h"
 #include "kernels/rmsnorm/rmsnorm_cuda.h"
 
 namespace k25::kernels {
@@ -14,8 +15,8 @@ namespace {
 
 using cuda::Access;
 
-constexpr int kMaxThreads = 512;  // of a block that keeps rows in shared memory
-constexpr int kLongThreads = 1024;
+constexpr int kMaxThreads = kNormMaxThreads;
+constexpr int kLongThreads = kNormLongThreads;
 constexpr int kStages = 2;
 
 template <class T>
@@ -34,38 +35,8 @@ struct Args {
   float* partials;  ///< [blocks, cols]; null: no dgain
 };
 
-/// From the shape alone, so the bits do not depend on the GPU either.
-struct Shape {
-  int tiles;  ///< vectors of a thread; 0: the long kernels
-  int group;  ///< threads of a row: a power of two up to 32, or the block
-  int block;
-  std::int64_t partials;
-};
-
-Shape shape_of(const RmsNormDesc& d) {
-  // As many blocks as a H100 or H200 runs at a time, with 64 registers a thread.
-  constexpr std::int64_t kMultiprocessors = 132;
-  constexpr int kThreadsOfMultiprocessor = 1024;
-  constexpr std::int64_t kLongPartials = 64;
-  constexpr int kSmallBlock = 256;
-  const std::int64_t vectors = cuda::ceil_div(d.cols, cuda::kVectorBytes / dtype_bytes(d.dtype));
-  if (vectors > 2 * kMaxThreads) {
-    return {0, kLongThreads, kLongThreads, std::min(d.rows, kLongPartials)};
-  }
-  Shape s{};
-  s.tiles = vectors <= kMaxThreads ? 1 : 2;
-  if (vectors <= cuda::kWarp) {
-    s.group = cuda::power_of_two(vectors, cuda::kWarp);
-    s.block = kSmallBlock;
-  } else {
-    s.group = static_cast<int>(cuda::ceil_div(cuda::ceil_div(vectors, s.tiles), cuda::kWarp)) *
-              cuda::kWarp;
-    s.block = s.group;
-  }
-  s.partials = std::min(cuda::ceil_div(d.rows, s.block / s.group),
-                        kMultiprocessors * (kThreadsOfMultiprocessor / s.block));
-  return s;
-}
+// The shape is computed without CUDA headers.
+static_assert(kNormVectorBytes == cuda::kVectorBytes && kNormWarp == cuda::kWarp);
 
 /// dgain of the rows that share this block, added in their order, to row blockIdx.x of partials.
 template <int N>
@@ -290,7 +261,7 @@ __global__ void __launch_bounds__(cuda::kWarp* kJoinLanes)
 }
 
 template <int kTiles, Access kAccess, class T>
-void launch_rows(Context& ctx, const Args<T>& args, const Shape& shape) {
+void launch_rows(Context& ctx, const Args<T>& args, const RmsNormBackwardShape& shape) {
   constexpr int kFreeShared = 47 * 1024;  // of 48 KiB, the kernel's own arrays take some
   const int operands = args.d_sum == nullptr ? 2 : 3;
   const int bytes =
@@ -306,7 +277,7 @@ void launch_rows(Context& ctx, const Args<T>& args, const Shape& shape) {
 }
 
 template <Access kAccess, class T>
-void launch(Context& ctx, const Args<T>& args, const Shape& shape) {
+void launch(Context& ctx, const Args<T>& args, const RmsNormBackwardShape& shape) {
   if (shape.tiles == 1) return launch_rows<1, kAccess>(ctx, args, shape);
   if (shape.tiles == 2) return launch_rows<2, kAccess>(ctx, args, shape);
   if (args.partials != nullptr) {  // first: dx may overwrite dy
@@ -345,7 +316,7 @@ void backward(Context& ctx, const RmsNormDesc& d, const RmsNormBackwardIn& in,
       cuda::all_aligned(cuda::kVectorBytes, args.dy, args.sum, args.d_sum, args.gain, args.dx) &&
       cuda::vector_rows<T>(d.rows, d.cols, args.dy_stride, args.sum_stride, args.d_sum_stride,
                            args.dx_stride);
-  const Shape shape = shape_of(d);
+  const RmsNormBackwardShape shape = rmsnorm_backward_shape(d);
   if (aligned) {
     launch<Access::kAligned>(ctx, args, shape);
   } else {
@@ -359,10 +330,6 @@ void backward(Context& ctx, const RmsNormDesc& d, const RmsNormBackwardIn& in,
 }
 
 }  // namespace
-
-std::int64_t rmsnorm_partials_cuda(const RmsNormDesc& desc) {
-  return desc.rows == 0 ? 0 : shape_of(desc).partials;
-}
 
 void rmsnorm_backward_cuda(Context& ctx, const RmsNormPlan& plan, const RmsNormBackwardIn& in,
                            const RmsNormBackwardOut& out, Workspace workspace) {

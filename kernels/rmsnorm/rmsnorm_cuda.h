@@ -5,8 +5,6 @@
 
 namespace k25::kernels {
 
-/// Rows of cols floats in backward's workspace.
-std::int64_t rmsnorm_partials_cuda(const RmsNormDesc& desc);
 void rmsnorm_forward_cuda(Context& ctx, const RmsNormPlan& plan, const RmsNormForwardIn& in,
                           const RmsNormForwardOut& out);
 void rmsnorm_backward_cuda(Context& ctx, const RmsNormPlan& plan, const RmsNormBackwardIn& in,

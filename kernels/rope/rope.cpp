@@ -103,7 +103,6 @@ RopePlan rope_plan(const RopeDesc& d) {
             "rope: max_position " + std::to_string(d.max_position) + " must be in [0, 2^31)");
   K25_CHECK(std::isfinite(d.theta) && d.theta > 0,
             "rope: theta " + std::to_string(d.theta) + " must be positive");
-  check_built_for("rope", d.device);
   check_float_dtype("rope", d.dtype, d.device);
   return {d, Bytes{0}};
 }

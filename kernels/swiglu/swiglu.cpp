@@ -19,7 +19,6 @@ SwigluPlan swiglu_plan(const SwigluDesc& desc) {
     fail(ErrorKind::kUsage, "swiglu: rows " + std::to_string(desc.rows) + " and cols " +
                                 std::to_string(desc.cols) + " must not be negative");
   }
-  check_built_for("swiglu", desc.device);
   check_float_dtype("swiglu", desc.dtype, desc.device);
   return {.desc = desc, .workspace_bytes = Bytes{0}};
 }

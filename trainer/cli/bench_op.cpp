@@ -21,7 +21,7 @@
 #include "kernels/rmsnorm/rmsnorm.h"
 #include "kernels/rope/rope.h"
 #include "kernels/swiglu/swiglu.h"
-#include "trainer/cli/gemm_ceiling.h"
+#include "trainer/doctor/gemm_ceiling.h"
 
 namespace k25::trainer {
 namespace {

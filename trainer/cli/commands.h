@@ -32,5 +32,7 @@ Command add_sample(CLI::App& root);
 Command add_config(CLI::App& root);
 Command add_inspect(CLI::App& root);
 Command add_bench(CLI::App& root);
+Command add_plan(CLI::App& root);
+Command add_doctor(CLI::App& root);
 
 }  // namespace k25::trainer

@@ -18,6 +18,7 @@
 #include "parallel/zero/zero_store.h"
 #include "trainer/config/config.h"
 #include "trainer/model/block.h"
+#include "trainer/model/flops.h"
 #include "trainer/model/layer.h"
 
 namespace k25::trainer {
@@ -45,6 +46,10 @@ class Model {
   std::int64_t vocab() const { return config_.vocab; }
   ModelMemory memory() const { return memory_; }
   std::int64_t num_parameters() const;
+  /// How often a training step forms a row's logits.
+  LogitsFormed logits_formed() const {
+    return loss_.vocab_chunk >= config_.vocab ? LogitsFormed::kOnce : LogitsFormed::kTwice;
+  }
 
   /// Once, before the first forward.
   void allocate(const Context& context, Allocator& allocator);

@@ -60,26 +60,38 @@ std::int64_t address_space_limit() {
 }  // namespace
 
 Bytes MemoryPlan::total() const {
-  return {zero.total().n + model.total().n + statistics.n + step.n +
-          (device == Device::kCpu ? snapshot.n : 0)};
+  Bytes sum;
+  for (const MemoryRow& part : rows()) sum.n += part.device.n;
+  return sum;
+}
+
+std::vector<MemoryRow> MemoryPlan::rows() const {
+  const bool on_device = device == Device::kCpu;
+  return {{"masters", zero.masters, {}},
+          {"moments", zero.moments, {}},
+          {"shard gradients", zero.shard_gradients, {}},
+          {"replicated state", zero.replicated, {}},
+          {"gathered parameters", zero.gathered, {}},
+          {"unit gradients", zero.unit_gradients, {}},
+          {"reduction scratch", zero.reduction_scratch, {}},
+          {"activations", model.activations, {}},
+          {"scratch", model.scratch, {}},
+          {"op workspace", model.workspace, {}},
+          {"tables", model.tables, {}},
+          {"statistics", statistics, {}},
+          {"losses and batch", step, {}},
+          {"checkpoint snapshot", on_device ? snapshot : Bytes{}, on_device ? Bytes{} : snapshot}};
 }
 
 std::vector<std::string> MemoryPlan::lines() const {
-  return {row("masters", zero.masters),
-          row("moments", zero.moments),
-          row("shard gradients", zero.shard_gradients),
-          row("replicated state", zero.replicated),
-          row("gathered parameters", zero.gathered),
-          row("unit gradients", zero.unit_gradients),
-          row("reduction scratch", zero.reduction_scratch),
-          row("activations", model.activations),
-          row("scratch", model.scratch),
-          row("op workspace", model.workspace),
-          row("tables", model.tables),
-          row("statistics", statistics),
-          row("losses and batch", step),
-          row(device == Device::kCpu ? "checkpoint snapshot" : "snapshot (on host)", snapshot),
-          row("total", total())};
+  std::vector<std::string> lines;
+  for (const MemoryRow& part : rows()) {
+    const bool on_host = part.host.n > 0;
+    lines.push_back(
+        row(on_host ? "snapshot (on host)" : part.name, on_host ? part.host : part.device));
+  }
+  lines.push_back(row("total", total()));
+  return lines;
 }
 
 MemoryPlan plan_memory(const Config& config, const Model& model,

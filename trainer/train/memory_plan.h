@@ -11,6 +11,12 @@
 
 namespace k25::trainer {
 
+/// One category, by where it lies. On the CPU everything is the device's.
+struct MemoryRow {
+  std::string name;
+  Bytes device, host;
+};
+
 struct MemoryPlan {
   parallel::ZeroPlan zero;
   ModelMemory model;
@@ -18,7 +24,9 @@ struct MemoryPlan {
   Bytes snapshot;  ///< for a GPU's state in host memory, and no part of total
   Device device = Device::kCpu;
   Bytes total() const;  ///< of the device
-  /// One line per category, for `k25 train` and `k25 config`.
+  /// Every category, without the totals.
+  std::vector<MemoryRow> rows() const;
+  /// One line per category and one for the total.
   std::vector<std::string> lines() const;
 };
 

@@ -2,18 +2,12 @@
 
 #include <algorithm>
 
+#include "trainer/model/flops.h"
+
 namespace k25::trainer {
 
 double flops_per_token(const ModelConfig& m, std::int64_t sequence) {
-  const auto d = static_cast<double>(m.hidden);
-  const auto attention = static_cast<double>(m.heads * m.head_dim);
-  const auto kv = static_cast<double>(m.kv_heads * m.head_dim);
-  const double layer =
-      d * (attention + 2 * kv) + attention * d + 3 * d * static_cast<double>(m.ffn);
-  const auto layers = static_cast<double>(m.layers);
-  const double matmul = layers * layer + d * static_cast<double>(m.vocab);
-  const double visible = static_cast<double>(sequence + 1) / 2;
-  return 6 * matmul + 12 * layers * attention * visible;
+  return static_cast<double>(token_flops(m, sequence, 0, LogitsFormed::kOnce).model);
 }
 
 StepRecord Progress::record(const Input& in) {

@@ -114,6 +114,20 @@ Runtime::Runtime(parallel::World& world, const Config& config, std::vector<std::
   }
 }
 
+std::string Runtime::device_name() const {
+  if constexpr (kWithCuda) {
+    if (device_ != nullptr) return device_->name();
+  }
+  return "cpu";
+}
+
+std::optional<Bytes> Runtime::device_memory() const {
+  if constexpr (kWithCuda) {
+    if (device_ != nullptr) return device_->total_memory();
+  }
+  return std::nullopt;
+}
+
 Bytes Runtime::memory_budget() const {
   if constexpr (kWithCuda) {
     if (device_ != nullptr) return device_->free_memory();

@@ -3,6 +3,7 @@
 // reverse order, so whatever uses the world goes before it.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,10 @@ class Runtime {
   Allocator& allocator() { return device_ == nullptr ? host_ : *device_allocator_; }
   /// Of host memory that the model's device copies from: pinned for a GPU.
   Allocator& host_allocator() { return device_ == nullptr ? host_ : *pinned_; }
+  /// "NVIDIA H200", or "cpu".
+  std::string device_name() const;
+  /// Of this rank's GPU; absent on the CPU.
+  std::optional<Bytes> device_memory() const;
   /// What the plan may use where the model lives.
   Bytes memory_budget() const;
   /// Of the blocks of this run.

@@ -1,4 +1,4 @@
-#include "trainer/cli/gemm_ceiling.h"
+#include "trainer/doctor/gemm_ceiling.h"
 
 #include <algorithm>
 

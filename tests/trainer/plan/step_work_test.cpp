@@ -1,0 +1,156 @@
+// Bytes over the wire and seconds, against counts by hand.
+#include "trainer/plan/step_work.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/trainer/plan/plan_config.h"
+#include "trainer/config/parse.h"
+#include "trainer/train/memory_plan.h"
+
+namespace k25::trainer {
+namespace {
+
+using plan_test::kConfig;
+using plan_test::kLayer;
+using plan_test::kSharded;
+using plan_test::kTable;
+
+StepWork work_of(std::int64_t ranks, const std::vector<std::string>& overrides,
+                 std::int64_t per_node = 8) {
+  const Config config = parse_config(kConfig, "test.yaml", overrides, ranks).config;
+  const Model model(
+      config.model,
+      {config.train.micro_batch, config.data.sequence, config.train.precision, Device::kCuda}, {},
+      config.recompute);
+  const auto options = resolve_zero(config, model, {std::int64_t{1} << 50});
+  return count_step(config, model, options, {ranks, std::min(per_node, ranks)});
+}
+
+// 2 ranks, 4 micro-batches each. All units are whole multiples of 2 x 4096 elements.
+TEST(StepWork, TrafficOfTwoRanks) {
+  const StepWork step = work_of(2, {"zero.reshard_after=step"});
+  // Each unit once, in bf16, half of it from the other rank; the norms' sums in fp32.
+  EXPECT_EQ(step.traffic.gathers, 4 + 1);
+  EXPECT_EQ(step.traffic.gather_wire.n, kSharded / 2 * 2 + 4096 * 4);
+  // Each gradient once a slot, in fp32, half of it to the other rank.
+  EXPECT_EQ(step.traffic.reductions, 5);
+  EXPECT_EQ(step.traffic.reduce_wire.n, kSharded / 2 * 4 + 4096 * 4);
+
+  const StepWork each = work_of(2, {"zero.reshard_after=micro_batch"});
+  EXPECT_EQ(each.traffic.gathers, 4 * 4 + 1);
+  EXPECT_EQ(each.traffic.gather_wire.n, 4 * kSharded / 2 * 2 + 4096 * 4);
+}
+
+// With two buffers: embedding, both layers, head; in backward the head and the last layer are still
+// there, the first layer is gathered again. From then on a micro-batch finds no unit it needs: its
+// first two evict the two that are left.
+TEST(StepWork, UnitsThatAreStillThereAreNotGatheredAgain) {
+  const StepWork one = work_of(2, {"zero.reshard_after=forward", "train.micro_batch=8"});
+  EXPECT_EQ(one.micro_batches, 1);
+  EXPECT_EQ(one.traffic.gathers, 4 + 1 + 1);
+  EXPECT_EQ(one.traffic.gather_wire.n, kSharded + kLayer + 4096 * 4);
+}
+
+TEST(StepWork, OneRankMovesNothing) {
+  const StepWork step = work_of(1, {});
+  EXPECT_EQ(step.traffic.gather_wire.n, 0);
+  EXPECT_EQ(step.traffic.reduce_wire.n, 0);
+  EXPECT_GT(step.traffic.gathers, 0);  // bf16 copies of fp32 masters
+}
+
+TEST(StepWork, NetworkCardsCarryWhatLeavesTheNode) {
+  // Four ranks in two nodes: a gather brings half of everything into a node, over its two cards;
+  // the ordered sum sends two of four slices away.
+  const StepWork step = work_of(4, {"zero.reshard_after=step"}, 2);
+  const std::int64_t gathered = kSharded * 2 + 4 * 4096 * 4;  // the norms are padded to four chunks
+  EXPECT_EQ(step.gather_network.n, gathered / 2 / 2);
+  EXPECT_EQ(step.reduce_network.n, 2 * (kSharded / 4 + 4096) * 4);
+  EXPECT_EQ(work_of(4, {}, 4).gather_network.n + work_of(4, {}, 4).reduce_network.n, 0);
+}
+
+TEST(StepWork, BytesOfElementwiseKernels) {
+  const StepWork step = work_of(1, {"train.micro_batch=1"});
+  // One sequence of 32 rows, bf16: forward of a layer 9 D + 2 (q + k) + 3 F, of the ends 4 D and
+  // fp32 logits.
+  const std::int64_t d = 64 * 2, f = 192 * 2, qk = 2 * 3 * 32 * 2;
+  EXPECT_EQ(step.forward.moved.n, 32 * (2 * (9 * d + qk + 3 * f) + 4 * d + 256 * 4));
+  EXPECT_EQ(step.backward.moved.n, 32 * (2 * (8 * d + qk + 5 * f) + 5 * d + 256 * 6));
+  const StepWork again = work_of(1, {"train.micro_batch=1", "recompute.layers=[2]"});
+  EXPECT_EQ(again.backward.moved.n - step.backward.moved.n, 32 * (6 * d + qk + 3 * f));
+  EXPECT_EQ(again.forward.moved.n, step.forward.moved.n);
+}
+
+TEST(StepWork, UpdateMovesStateAndGradients) {
+  const StepWork step = work_of(1, {});
+  // AdamW 28 bytes an element, its norm 4, zeroing 4; the whole gradient is zeroed and looked at,
+  // and added up (read once, accumulator read and written); masters become bf16 copies once.
+  EXPECT_EQ(step.update.n,
+            kSharded * (28 + 4 + 4) + (kSharded + 4096) * (8 + 12) + 3 * (kSharded * 2 + 4096 * 4));
+}
+
+Card round_card() {
+  return {.name = "round",
+          .ceilings = {.copy_gb = 1,
+                       .gemm_tflop = 2,
+                       .attention_forward_tflop = 4,
+                       .attention_backward_tflop = 5,
+                       .all_gather_gb = 10,
+                       .reduce_scatter_gb = 20},
+          .network_gb = 0.5};
+}
+
+StepWork round_work() {
+  StepWork w;
+  w.micro_batches = 2;
+  w.forward = {.product_flops = 4'000'000'000'000,
+               .attention_forward_flops = 4'000'000'000'000,
+               .moved = Bytes{1'000'000'000}};
+  w.backward = {.product_flops = 8'000'000'000'000,
+                .attention_backward_flops = 10'000'000'000'000,
+                .moved = Bytes{2'000'000'000}};
+  w.update = Bytes{3'000'000'000};
+  w.traffic.gather_wire = Bytes{50'000'000'000};
+  w.traffic.reduce_wire = Bytes{40'000'000'000};
+  w.gathering_forwards = w.gathering_backwards = 2;
+  w.reducing_backwards = 1;
+  return w;
+}
+
+TEST(PredictStep, EveryPartAtItsCeiling) {
+  std::string why;
+  const auto time = predict_step(round_work(), round_card(), DType::kBFloat16, 1, why);
+  ASSERT_TRUE(time.has_value()) << why;
+  EXPECT_DOUBLE_EQ(time->products, 2 * (2 + 4));
+  EXPECT_DOUBLE_EQ(time->attention, 2 * (1 + 2));
+  EXPECT_DOUBLE_EQ(time->moved, 2 * (1 + 2) + 3);
+  EXPECT_DOUBLE_EQ(time->gather, 5);
+  EXPECT_DOUBLE_EQ(time->reduce, 2);
+  EXPECT_DOUBLE_EQ(time->exposed, 0);  // 2 x (4 + 8) s and 8 s of computing hide them
+  EXPECT_DOUBLE_EQ(time->total(), 12 + 6 + 9);
+}
+
+TEST(PredictStep, WhatComputingCannotHideIsExposed) {
+  std::string why;
+  StepWork work = round_work();
+  EXPECT_DOUBLE_EQ(predict_step(work, round_card(), DType::kBFloat16, 0, why)->exposed, 5);
+  work.traffic.gather_wire = Bytes{300'000'000'000};  // 30 s beside 24
+  work.traffic.reduce_wire = Bytes{200'000'000'000};  // 10 s beside 8
+  EXPECT_DOUBLE_EQ(predict_step(work, round_card(), DType::kBFloat16, 1, why)->exposed, 6 + 2);
+  work = round_work();
+  work.gather_network = Bytes{15'000'000'000};  // 30 s at 0.5 GB/s
+  EXPECT_DOUBLE_EQ(predict_step(work, round_card(), DType::kBFloat16, 1, why)->gather, 30);
+}
+
+TEST(PredictStep, UnknownCeilingsGiveNoNumber) {
+  std::string why;
+  Card card = round_card();
+  card.ceilings.gemm_tflop.reset();
+  card.ceilings.all_gather_gb.reset();
+  EXPECT_FALSE(predict_step(round_work(), card, DType::kBFloat16, 1, why).has_value());
+  EXPECT_EQ(why, "not known: matrix product, all-gather");
+  EXPECT_FALSE(predict_step(round_work(), round_card(), DType::kFloat32, 1, why).has_value());
+  EXPECT_EQ(why, "ceilings are for bf16, train.precision is fp32");
+}
+
+}  // namespace
+}  // namespace k25::trainer
