@@ -1,5 +1,7 @@
 #include "data/io/h5_library.h"
 
+#include "kernels/core/buffer.h"
+
 namespace k25::data {
 
 namespace {
@@ -16,7 +18,11 @@ herr_t keep_innermost(unsigned depth, const H5E_error2_t* error, void* out) {
 
 }  // namespace
 
-H5Lock::H5Lock() : lock_(h5_mutex()) { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }
+H5Lock::H5Lock() : lock_(h5_mutex()) {
+  constexpr Bytes kEnough{std::int64_t{8} << 20};
+  require_host_memory(kEnough);
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+}
 
 std::string hdf5_version() {
   const H5Lock lock;

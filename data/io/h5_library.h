@@ -14,7 +14,8 @@ namespace k25::data {
 
 /// Held around every HDF5 call. The library is one state of the whole process, and Debian builds it
 /// without thread safety, so the lock is one of the process too. Silences the library's error
-/// stack.
+/// stack. Throws kUsage when memory is short: HDF5 1.10 crashes where it is refused its cache (1
+/// MiB) in opening a file.
 class H5Lock {
  public:
   H5Lock();

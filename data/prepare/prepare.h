@@ -1,8 +1,8 @@
 #pragma once
 // `k25 prepare DIR... --out corpus`: documents -> tokenizer -> corpus.
 //
-// A DIR is a domain, named by its last path component. Files are taken by content, not by
-// extension: UTF-8 text, one document a file; or one JSON object a line, {"text"},
+// A DIR is a domain, named by its last path component. Files are taken by content: UTF-8 text, one
+// document a file; or one JSON object a line, {"text"},
 // {"prompt","response"} or
 // {"messages":[{"role","content"}]} (only responses carry labels; optional "topic", "hops",
 // "source"). source_files.h and records.h hold the rules. Symbolic links are skipped and counted,

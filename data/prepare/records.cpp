@@ -152,6 +152,16 @@ void read_form(const json& object, Record& record, const std::string& where) {
   }
 }
 
+/// Whether some form is meant; what is wrong with it is for parse_record to say.
+bool has_form(const json& value) {
+  if (!value.is_object()) return false;
+  const auto holds = [&](const char* key, json::value_t type) {
+    return value.contains(key) && value.at(key).type() == type;
+  };
+  return holds("text", json::value_t::string) || holds("messages", json::value_t::array) ||
+         (holds("prompt", json::value_t::string) && holds("response", json::value_t::string));
+}
+
 }  // namespace
 
 std::string Record::text() const {
@@ -183,10 +193,24 @@ Record parse_record(std::string_view line, const std::string& where) {
   return record;
 }
 
-bool looks_like_record(std::string_view line) {
-  const json object = json::parse(line, nullptr, false);
-  return object.is_object() && (object.contains("text") || object.contains("messages") ||
-                                (object.contains("prompt") && object.contains("response")));
+bool is_json_object(std::string_view text) { return json::parse(text, nullptr, false).is_object(); }
+
+bool looks_like_record(std::string_view text) {
+  return has_form(json::parse(text, nullptr, false));
+}
+
+bool is_array_of_records(std::string_view text) {
+  bool array = false, record = false;
+  const auto look = [&](int depth, json::parse_event_t event, json& parsed) {
+    if (depth == 0 && event == json::parse_event_t::array_start) array = true;
+    if (depth == 1 && event == json::parse_event_t::object_end && array) {
+      record = record || has_form(parsed);
+      return false;  // seen: need not be kept
+    }
+    return true;
+  };
+  [[maybe_unused]] const json rest = json::parse(text, look, false);
+  return record;
 }
 
 }  // namespace k25::data

@@ -37,7 +37,13 @@ struct Record {
 /// Parses a line. Throws kData "where: column N: what is wrong"; `where` is file:line.
 Record parse_record(std::string_view line, const std::string& where);
 
-/// Whether the line is a JSON object with the keys of a record.
-bool looks_like_record(std::string_view line);
+/// Whether the text is a JSON object.
+bool is_json_object(std::string_view text);
+
+/// Whether the text is a JSON object with the keys of a record.
+bool looks_like_record(std::string_view text);
+
+/// Whether the text begins as a JSON array with a record among its members, whatever follows.
+bool is_array_of_records(std::string_view text);
 
 }  // namespace k25::data

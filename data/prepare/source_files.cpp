@@ -109,7 +109,9 @@ class Walk {
   std::vector<SourceFile> files_;
 };
 
-bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r\n\v\f") == line.npos; }
+constexpr const char* kBlank = " \t\r\n\v\f";
+
+bool is_blank(std::string_view line) { return line.find_first_not_of(kBlank) == line.npos; }
 
 /// Calls `each(line, number)` for the lines that are not blank; stops when it returns false.
 template <class Each>
@@ -125,13 +127,77 @@ void for_each_line(const fs::path& path, const Each& each) {
   if (in.bad()) refuse(path, std::string("cannot read: ") + std::strerror(errno));
 }
 
-bool holds_records_only(const fs::path& path) {
-  bool records = false;
+std::string lower_extension(const fs::path& path) {
+  std::string extension = path.extension().string();
+  for (char& c : extension) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return extension;
+}
+
+/// What the lines of a file say about its form.
+struct LineSigns {
+  char start = ' ';           ///< the first character that is not blank
+  bool first_object = false;  ///< the first line is a JSON object
+  bool record = false;        ///< some line is a record; looked for after '{' only
+  std::int64_t lines = 0;     ///< that are not blank; counted until the form is clear
+};
+
+LineSigns look_at_lines(const fs::path& path) {
+  LineSigns signs;
   for_each_line(path, [&](std::string_view line, std::int64_t) {
-    records = line.substr(line.find_first_not_of(" \t"))[0] == '{' && looks_like_record(line);
-    return records;
+    if (++signs.lines == 1) {
+      signs.start = line[line.find_first_not_of(kBlank)];
+      signs.first_object = signs.start == '{' && is_json_object(line);
+    }
+    if (signs.start != '{') return false;
+    signs.record = line[line.find_first_not_of(kBlank)] == '{' && looks_like_record(line);
+    return !signs.record && (!signs.first_object || signs.lines < 2);
   });
-  return records;
+  return signs;
+}
+
+/// JSON that holds records, but not one a line: as text it would teach brackets and quotes.
+void refuse_other_json(const fs::path& path, char start) {
+  if (start != '[' && start != '{') return;
+  std::string text = read_file(path, ErrorKind::kData);
+  if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
+  const char* what = start == '[' && is_array_of_records(text) ? "a JSON array of records"
+                     : start == '{' && looks_like_record(text)
+                         ? "one JSON record over several lines"
+                         : nullptr;
+  if (what == nullptr) return;
+  refuse(path, std::string(what) +
+                   ": write one object a line (JSON lines), as 'jq -c' does, or move the file out "
+                   "of the folder");
+}
+
+void find_form(SourceFile& file) {
+  const std::string extension = lower_extension(file.path);
+  if (extension == ".jsonl" || extension == ".ndjson") {
+    file.form = FileForm::kJsonLines;
+    return;
+  }
+  const LineSigns signs = look_at_lines(file.path);
+  const bool one_document = extension == ".json" && signs.lines == 1 && !signs.record;
+  if (signs.record || (signs.first_object && !one_document)) {
+    file.form = FileForm::kJsonLines;
+    file.form_by_content = true;
+    return;
+  }
+  refuse_other_json(file.path, signs.start);
+}
+
+Record read_line(const SourceFile& file, std::string_view line, const std::string& number) {
+  const std::string where = file.path.string() + ":" + number;
+  if (!file.form_by_content) return parse_record(line, where);
+  try {
+    return parse_record(line, where);
+  } catch (const Error& error) {
+    fail(error.kind(), std::string(error.what()) +
+                           " (the file begins as JSON lines do, so each line must be one such "
+                           "object)");
+  }
 }
 
 }  // namespace
@@ -152,12 +218,7 @@ SourceFiles find_source_files(const std::vector<fs::path>& folders) {
   }
   for (SourceFile& file : found.files) {
     check_text_file(file.path);
-    if (file.path.extension() == ".jsonl") {
-      file.form = FileForm::kJsonLines;
-    } else if (holds_records_only(file.path)) {
-      file.form = FileForm::kJsonLines;
-      file.form_by_content = true;
-    }
+    find_form(file);
   }
   return found;
 }
@@ -172,7 +233,7 @@ void for_each_record(const SourceFile& file, const std::function<void(const Reco
   std::int64_t records = 0;
   for_each_line(file.path, [&](std::string_view line, std::int64_t number) {
     const std::string at = std::to_string(number);
-    Record record = parse_record(line, file.path.string() + ":" + at);
+    Record record = read_line(file, line, at);
     record.source = (record.source.empty() ? file.name : record.source) + "#" + at;
     each(record);
     ++records;

@@ -9,9 +9,13 @@
 // * Every file must be UTF-8 without U+2581, and not empty. More than one NUL byte in eight is
 // taken for a
 //   binary file (UTF-16 text, a block of zeros).
-// * A file is JSONL when its name ends in ".jsonl", or when it begins with '{' and each of its
-// lines that is
-//   not blank is a record (records.h). Blank lines are skipped. Every other file is one document.
+// * A file is JSON lines when its name ends in ".jsonl" or ".ndjson" (in any case); or when it
+// begins with
+//   '{' and its first line is a JSON object or any of its lines a record (records.h). Then every
+//   line that is not blank must be a record: damage is told, not taken for text.
+// * A file that is one array of records, or one record over several lines, is an error. Other JSON
+//   is text as every other file is, one document: an object over several lines, or a ".json" of
+//   one line that is no record.
 
 #include <cstdint>
 #include <filesystem>
@@ -30,7 +34,7 @@ struct SourceFile {
   std::string name;  ///< relative to its folder
   std::int32_t domain = 0;
   FileForm form = FileForm::kText;
-  bool form_by_content = false;  ///< JSONL without the extension
+  bool form_by_content = false;  ///< JSON lines without the extension
 };
 
 struct SourceFiles {
@@ -40,8 +44,8 @@ struct SourceFiles {
   std::int64_t hidden_skipped = 0;
 };
 
-/// Walks the folders and checks every file. Throws kData naming file and offset, kUsage for two
-/// folders with one name and for one that does not exist.
+/// Walks the folders and checks every file. Throws kData naming file and offset or line, kUsage for
+/// two folders with one name and for one that does not exist.
 SourceFiles find_source_files(const std::vector<std::filesystem::path>& folders);
 
 /// Calls `each` for the documents of a file, in order; Record::source is complete.

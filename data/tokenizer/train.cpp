@@ -21,7 +21,7 @@ constexpr std::int64_t kExploredVocab = 100'000;
 constexpr std::size_t kExploredWords = 100'000;
 
 [[noreturn]] void refuse_vocab(std::int64_t vocab, const std::string& highest) {
-  fail(ErrorKind::kUsage, "vocab " + std::to_string(vocab) + " is outside [" +
+  fail(ErrorKind::kUsage, "--vocab " + std::to_string(vocab) + " is outside [" +
                               std::to_string(kSmallestVocab) + ", " + highest + "] for this text");
 }
 

@@ -1,5 +1,7 @@
 #include "kernels/core/buffer.h"
 
+#include <sys/mman.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -33,15 +35,23 @@ void* HostAllocator::do_allocate(Bytes size) {
                    ? nullptr
                    : std::aligned_alloc(kAlignment, static_cast<std::size_t>(align_up(size.n)));
   if (data == nullptr) {
-    fail(ErrorKind::kUsage, "out of memory: this rank asked for " + std::to_string(size.n) +
-                                " bytes more than the system gives; use more ranks, a smaller "
-                                "train.micro_batch or a smaller model");
+    fail(ErrorKind::kUsage, out_of_memory(std::to_string(size.n) + " bytes"));
   }
   std::memset(data, 0, static_cast<std::size_t>(align_up(size.n)));
   return data;
 }
 
 void HostAllocator::do_deallocate(void* data, Bytes) noexcept { std::free(data); }
+
+void require_host_memory(Bytes size) {
+  K25_CHECK(size.n > 0, "memory to look for must be more than " + std::to_string(size.n));
+  const auto bytes = static_cast<std::size_t>(size.n);
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) {
+    fail(ErrorKind::kUsage, out_of_memory(std::to_string(size.n) + " bytes"));
+  }
+  munmap(data, bytes);
+}
 
 Buffer::Buffer(Bytes size, Allocator& allocator)
     : data_(allocator.allocate(size)),

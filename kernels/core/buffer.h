@@ -52,6 +52,10 @@ class HostAllocator : public Allocator {
   void do_deallocate(void* data, Bytes size) noexcept override;
 };
 
+/// Throws kUsage as HostAllocator does when the system would not give so much now. Takes nothing:
+/// for the moment before a call into a library that crashes where it is refused memory.
+void require_host_memory(Bytes size);
+
 /// Move-only owner of one allocation. A zero-sized buffer has a null pointer.
 class Buffer {
  public:

@@ -41,8 +41,17 @@ class Error : public std::runtime_error {
 
 /// An exception of any kind as an Error. What the system refuses is no bug of ours: a path that may
 /// not be used is kCheckpoint (callers that know of a better kind throw it themselves), a thread
-/// that cannot be started kUsage, naming the limits. What is left is kInternal.
+/// that cannot be started and memory that is not given are kUsage, naming the limits. What is left
+/// is kInternal.
 Error as_error(const std::exception& error);
+
+/// "out of memory: this rank asked for `wanted` more than the system gives; ...", with the limit on
+/// the address space when there is one.
+std::string out_of_memory(const std::string& wanted);
+
+/// What limits threads, for messages: the address space (a thread needs a stack) when it is
+/// limited, else the number of processes and threads.
+std::string thread_limits();
 
 /// Throws a kUsage error whose text names the failed condition and `why`.
 [[noreturn]] void check_failed(const char* condition, const std::string& why,

@@ -84,7 +84,7 @@ ThreadPool::ThreadPool(int num_threads) : state_(std::make_unique<State>()) {
     state_->join();
     fail(ErrorKind::kUsage, "the system gives only " + std::to_string(started) + " of " +
                                 std::to_string(num_threads) + " threads (" + e.what() +
-                                "); ask for fewer");
+                                "): " + thread_limits());
   }
 }
 

@@ -43,6 +43,13 @@ class BlockedSignals {
   sigset_t before_;
 };
 
+// What only a library knows how to name is taken for a failure of communication.
+Fault fault_of(const std::exception& e) {
+  const Error error = as_error(e);
+  const bool known = error.kind() != ErrorKind::kInternal;
+  return {known ? error.kind() : ErrorKind::kCommunication, error.what()};
+}
+
 }  // namespace
 
 void CommThread::Impl::main_loop(milliseconds start_limit) {
@@ -51,7 +58,7 @@ void CommThread::Impl::main_loop(milliseconds start_limit) {
     rank = transport_->rank();
     started->complete();
   } catch (const std::exception& e) {
-    started->fail_with({ErrorKind::kCommunication, e.what()});
+    started->fail_with(fault_of(e));
     leave();
     return;
   }
@@ -68,7 +75,8 @@ void CommThread::Impl::main_loop(milliseconds start_limit) {
     } catch (const Error& e) {
       decide({e.kind(), e.what()});
     } catch (const std::exception& e) {
-      decide({ErrorKind::kInternal, e.what()});
+      const Error error = as_error(e);
+      decide({error.kind(), error.what()});
     }
     {
       const std::lock_guard lock(mutex_);
@@ -102,7 +110,7 @@ void CommThread::Impl::run_task(Task& task) {
     left_ = task.after == After::kLeave;
     task.state->complete();
   } catch (const std::exception& e) {
-    task.state->fail_with({ErrorKind::kCommunication, e.what()});
+    task.state->fail_with(fault_of(e));
   }
 }
 

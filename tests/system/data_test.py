@@ -26,6 +26,34 @@ class PrepareTest(kt.K25Test):
     def test_text_that_is_not_utf8(self):
         self.refuse({"law": {"a.txt": kt.words(200, 1), "b.txt": b"good \xff bad\n"}}, 3, "in/law/b.txt", "UTF-8", "5")
 
+    def test_damaged_json_lines_whatever_their_name(self):
+        lines = ['{"prompt":"q1","response":"a1"}', '{"prompt":"q2","response":"a2"}']
+        for name in ("a.ndjson", "a.json", "a.txt", "a.JSONL", "a"):
+            for bad in ('{"prompt":"cut', '{"id":1,"content":"one"}', "plain"):
+                self.refuse({"law": {name: "\n".join([*lines, bad])}}, 3, f"in/law/{name}:3:", "column 1"
+                            if bad == "plain" else "")
+                self.refuse({"law": {name: "\n".join([bad, *lines]) if bad != "plain" else '{"id":1}\n{"id":2}'}}, 3,
+                            f"in/law/{name}:1:")
+                shutil.rmtree(self.folder / "in")
+        for text in ('[{"text":"a"}]', '[\n{"text":"a"},\n{"te', '{\n"text": "a"\n}'):
+            self.refuse({"law": {"a.json": text}}, 3, "in/law/a.json: ", "one object a line")
+
+    def test_other_json_is_text(self):
+        made = self.assert_ok(self.prepare({"law": {"package.json": '{\n  "name": "a",\n  "n": [1, 2]\n}\n',
+                                                    "one.json": '{"name": "a"}\n', "b.txt": kt.words(200, 1),
+                                                    "c.ndjson": '{"text": "x"}\n', "d": '{"text": "y"}\n'}}))
+        self.assertIn("5 documents", made.stdout)
+        self.assertIn("law/d is read as JSON lines", made.stdout)
+        self.assertNotIn("package.json is read", made.stdout)
+
+    def test_standard_output_that_takes_nothing(self):
+        folders = kt.write_sources(self.folder / "in", {"law": {"a.txt": kt.words(200, 1)}})
+        with open("/dev/full", "w") as full:
+            process = kt.start(["prepare", *folders, "--out", self.folder / "out", "--vocab", "300"], stdout=full)
+            result = kt.finish(process)
+        self.assert_error(result, 4, "standard output cannot be written", self.folder / "out", "complete")
+        self.assert_ok(kt.run(["inspect", self.folder / "out"]))
+
     def test_utf16_text(self):
         self.refuse({"law": {"a.txt": kt.words(200, 1).encode("utf-16")}}, 3, "in/law/a.txt")
 

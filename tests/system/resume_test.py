@@ -166,6 +166,49 @@ class Targets(TrainTest):
         self.assertEqual(state_hash(self.run_dir), state_hash(straight))
         self.assertEqual([s["step"] for s in k25_testing.steps(self.run_dir)], [1, 2, 3, 4, 5, 6])
 
+    def test_a_renamed_checkpoint_is_kept(self):
+        changes = {"train.steps": 4, "checkpoint.every": 2, "checkpoint.keep": 9}
+        self.assert_ok(self.train(changes))
+        before = state_hash(self.run_dir, "step:4")
+        folder = self.run_dir / "checkpoints"
+        (folder / "step-000004").rename(folder / "step-000006")
+        result = self.assert_ok(self.train({**changes, "train.steps": 6}, args=["--resume", "auto"]))
+        self.assertIn("step-000006 is passed over", result.stderr)
+        self.assertIn("give the folder back its name, step-000004", result.stderr)
+        self.assertIn("is now step-000006.set-aside-1", result.stderr)
+        self.assertEqual(self.saved_steps(), [2, 4, 6])
+        (folder / "step-000006.set-aside-1").rename(folder / "step-000004.set-aside-1")
+        self.assertEqual(state_hash(folder / "step-000004.set-aside-1"), before)
+
+    def test_foreign_lines_of_the_metrics_are_kept(self):
+        self.assert_ok(self.train({"train.steps": 2}))
+        log = self.run_dir / "metrics.jsonl"
+        log.write_text("# a note of mine\n" + log.read_text())
+        before = log.read_text()
+        result = self.assert_ok(self.train({"train.steps": 3}))
+        told = [w for w in result.warnings if "metrics.jsonl" in w]
+        self.assertEqual(len(told), 1, str(result))
+        self.assertIn("metrics.jsonl:1: no line of a run", told[0])
+        self.assertEqual((self.run_dir / "metrics.jsonl.before-1").read_text(), before)
+        self.assertEqual([s["step"] for s in k25_testing.steps(self.run_dir)], [1, 2, 3])
+
+    def test_the_latest_checkpoint_of_a_run_that_goes_on(self):
+        self.write_config({"train.steps": 100000, "checkpoint.every": 1, "checkpoint.keep": 1,
+                           "checkpoint.best": False, "eval.every": 0})
+        process = k25_testing.start(["train", self.config_path])
+        k25_testing.wait_for(lambda: (self.run_dir / "latest").exists(), "the first checkpoint")
+        for _ in range(3):
+            result = k25_testing.run(["eval", self.run_dir, "--checkpoint", "latest"])
+            if result.code != 0:
+                self.assert_told_as_removed(result)
+        process.send_signal(signal.SIGTERM)
+        k25_testing.finish(process)
+
+    def assert_told_as_removed(self, result):
+        self.assertEqual(result.code, 4, str(result))
+        self.assertEqual(len(result.errors), 1, str(result))
+        self.assertIn("was removed while it was read", result.errors[0])
+
     def test_none_keeps_the_earlier_run(self):
         self.assert_ok(self.train({"train.steps": 2}))
         before = state_hash(self.run_dir)

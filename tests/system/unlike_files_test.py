@@ -71,18 +71,39 @@ class UnlikeFiles(TrainTest):
         self.config_path.chmod(0o644)
         result = self.as_nobody("train", self.config_path)
         self.assert_ok(result)
-        self.assertIn(f"{newest} is passed over", result.stderr)
-        left = newest.parent / "step-000004.removed.tmp"
-        self.assertIn(f"{left}: is no longer needed and cannot be removed: Permission denied; remove it by hand",
-                      result.stderr)
+        self.assertIn(f"{newest} is passed over: {newest}: k25 may not read it: Permission denied", result.stderr)
+        self.assertIn(f"{newest} lies after the step resumed from and is now step-000004.set-aside-1", result.stderr)
         self.assertEqual(self.saved_steps(), [2, 4])
-        again = self.as_nobody("train", self.config_path, "--set", "train.steps=6")
+        oldest = newest.parent / "step-000002"
+        oldest.chmod(0o500)
+        less = ("--set", "checkpoint.keep=1")
+        again = self.as_nobody("train", self.config_path, "--set", "train.steps=6", *less)
         self.assert_ok(again)
-        self.assertEqual(len([w for w in again.warnings if str(left) in w and "old" not in w]), 1, str(again))
-        self.assertEqual(self.saved_steps(), [2, 4, 6])
+        left = newest.parent / "step-000002.removed.tmp"
+        self.assertIn(f"{left}: is no longer needed and cannot be removed: Permission denied; remove it by hand",
+                      again.stderr)
+        self.assertEqual(self.saved_steps(), [4, 6])
         left.chmod(0o755)
         self.assertNotIn("removed", self.assert_ok(self.train({**changes, "train.steps": 7}, manifest=manifest)).stderr)
         self.assertFalse(left.exists())
+
+    def test_no_checkpoint_that_may_be_read(self):
+        manifest = self.reachable_corpus()
+        self.assert_ok(self.train({"train.steps": 2}, manifest=manifest))
+        if os.geteuid() == 0:
+            for path in [self.run_dir, *self.run_dir.rglob("*")]:
+                os.chown(path, 65534, 65534)
+        self.config_path.chmod(0o644)
+        shard = self.shard(2)
+        shard.chmod(0)
+        result = self.as_nobody("train", self.config_path, "--set", "train.steps=3")
+        self.assert_error(result, 4, "checkpoints that this user may not read", shard, "Permission denied", "chmod")
+        self.assertNotIn("broken", result.stderr)
+        self.assertNotIn("start over", result.stderr)
+        self.assertEqual(self.saved_steps(), [2])
+        shard.chmod(0o644)
+        self.assertIn("at step 2", self.assert_ok(self.as_nobody("train", self.config_path, "--set",
+                                                                 "train.steps=3")).stdout)
 
     def test_a_pipe_in_the_place_of_a_file(self):
         self.assert_ok(self.train({"train.steps": 1}))

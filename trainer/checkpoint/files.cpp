@@ -1,8 +1,13 @@
 #include "trainer/checkpoint/files.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 
 #include "data/io/atomic_file.h"
+#include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/step_folder.h"
 
 namespace k25::trainer {
@@ -57,6 +62,16 @@ bool is_partial_file(const std::string& name) {
   return false;
 }
 
+// A checkpoint that was renamed, and so is no old one of its name; "" for all else.
+std::string other_step_in(const fs::path& folder) {
+  try {
+    require_own_step(folder);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
 std::vector<fs::path> entries_of(const fs::path& folder, bool (*wanted)(const std::string&)) {
   std::vector<fs::path> found;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
@@ -84,6 +99,21 @@ fs::file_type type_at(const fs::path& path) {
              "; every folder of the path must be open to this user (chmod +x)");
   }
   return type;
+}
+
+void require_readable(const fs::path& folder) {
+  const auto check = [](const fs::path& path, int mode) {
+    if (::access(path.c_str(), mode) == 0 || errno != EACCES) return;
+    fail(ErrorKind::kCheckpoint,
+         path.string() + ": k25 may not read it: " + std::strerror(EACCES) +
+             "; the checkpoint may be whole: let this user read its files (chmod, chown)");
+  };
+  check(folder, R_OK | X_OK);
+  std::error_code error;
+  fs::directory_iterator entry(folder, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    check(entry->path(), R_OK);
+  }
 }
 
 bool is_there(const fs::path& path) { return type_at(path) != fs::file_type::not_found; }
@@ -134,9 +164,20 @@ void make_unfinished(const fs::path& folder) {
   fs::create_directories(unfinished);
 }
 
-void move_into_place(const fs::path& unfinished, const fs::path& folder) {
-  if (fs::exists(folder)) discard(folder, folder);
+std::string set_step_aside(const fs::path& folder) {
+  const auto name = [&](int n) { return folder.string() + ".set-aside-" + std::to_string(n); };
+  int n = 1;
+  while (fs::exists(fs::symlink_status(name(n)))) ++n;
+  fs::rename(folder, name(n));  // the folder itself may be closed to this user
+  data::sync_folder(folder.parent_path(), ErrorKind::kCheckpoint);
+  return fs::path(name(n)).filename().string();
+}
+
+std::string move_into_place(const fs::path& unfinished, const fs::path& folder) {
+  std::string aside;
+  if (fs::exists(fs::symlink_status(folder))) aside = set_step_aside(folder);
   data::rename_durably(unfinished, folder, ErrorKind::kCheckpoint);
+  return aside;
 }
 
 std::vector<std::string> retain(const fs::path& run_dir, std::int64_t newest, std::int64_t keep,
@@ -150,6 +191,10 @@ std::vector<std::string> retain(const fs::path& run_dir, std::int64_t newest, st
     const bool wanted = step->step == newest || step->path.filename() == best ||
                         same_folder(step->path, resumed_from);
     if (wanted) continue;
+    if (const std::string other = other_step_in(step->path); !other.empty()) {
+      stay.push_back(other);
+      continue;
+    }
     try {
       remove_whole(step->path);
     } catch (const fs::filesystem_error& error) {

@@ -21,6 +21,10 @@ std::filesystem::file_type type_at(const std::filesystem::path& path);
 bool is_there(const std::filesystem::path& path);
 bool is_folder(const std::filesystem::path& path);
 
+/// Throws kCheckpoint when the folder or a file in it may not be read: that is no damage, and to
+/// must not be called so.
+void require_readable(const std::filesystem::path& folder);
+
 /// What the JSON library says, without its own tags and without raw bytes of the file.
 std::string json_reason(const std::exception& error);
 
@@ -40,14 +44,18 @@ void remove_whole(const std::filesystem::path& folder);
 /// Makes the empty folder step-N.tmp for step-N, whatever stood there.
 void make_unfinished(const std::filesystem::path& folder);
 
-/// Moves a finished folder to its name. One that stands there (a broken one, or an abandoned run's)
-/// is replaced, as remove_whole() removes.
-void move_into_place(const std::filesystem::path& unfinished, const std::filesystem::path& folder);
+/// Renames a checkpoint's folder to step-N.set-aside-M, the first free; returns its new name.
+std::string set_step_aside(const std::filesystem::path& folder);
+
+/// Moves a finished folder to its name. What stands there is not this run's doing (whoever starts
+/// sets later steps aside) and may be a checkpoint: it is set aside. Returns its new name, or "".
+std::string move_into_place(const std::filesystem::path& unfinished,
+                            const std::filesystem::path& folder);
 
 /// Called when `newest` is in place: keeps the `keep` newest steps up to it, the one RUN/best names
 /// and `resumed_from`; removes the other steps and what remove_leftovers() does. Later steps are
-/// broken ones that `auto` passed over: they are not counted and stay until they are replaced.
-/// Returns what could not be removed, a line each.
+/// not counted and stay; so does a folder that holds another step than its name says. Returns what
+/// was not removed, a line each.
 std::vector<std::string> retain(const std::filesystem::path& run_dir, std::int64_t newest,
                                 std::int64_t keep,
                                 const std::optional<std::filesystem::path>& resumed_from);

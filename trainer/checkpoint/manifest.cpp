@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "data/io/atomic_file.h"
 #include "trainer/checkpoint/checkpoint.h"
@@ -155,6 +156,17 @@ Manifest read_manifest(const std::filesystem::path& folder) {
   } catch (const Json::exception& error) {
     fail(ErrorKind::kCheckpoint, path.string() + ": damaged manifest: " + json_reason(error));
   }
+}
+
+void require_own_step(const std::filesystem::path& folder) {
+  std::optional<std::int64_t> step;
+  try {
+    const Json j = Json::parse(data::read_file(folder / kManifestName, ErrorKind::kCheckpoint));
+    step = state_from_json(j.at("state").dump(), folder.string()).step;
+  } catch (const std::exception&) {
+    return;  // damaged or none: it says nothing else
+  }
+  require_step_of_name(folder, *step);
 }
 
 ManifestUnit describe_unit(const parallel::UnitLayout& layout) {

@@ -58,6 +58,9 @@ std::string to_json(const Manifest& manifest);
 /// Throws kCheckpoint: missing ("unfinished"), unreadable, bad JSON, unknown format or version,
 /// content that does not have the SHA-256 it says, another step than a folder step-N is named for.
 Manifest read_manifest(const std::filesystem::path& folder);
+/// Throws kCheckpoint when the folder holds another step than it is named for; says nothing about
+/// what is missing or damaged.
+void require_own_step(const std::filesystem::path& folder);
 
 /// Every dataset that the manifest expects in its files[index] is there with its type and length;
 /// otherwise kCheckpoint naming file and dataset. The file's bytes must have been verified.

@@ -89,8 +89,8 @@ void set_aside(const fs::path& run_dir, const std::string& why, std::vector<std:
                               run_dir.string(), n));
 }
 
-// Going on from an earlier step abandons the later ones: they are set aside, so that the next
-// `auto` does not jump back to them.
+// Going on from an earlier step abandons the later ones, be they named so or passed over: they are
+// set aside, so that the next `auto` does not jump back to them and no save meets them.
 void abandon_others(const fs::path& run_dir, const fs::path& target, const std::string& resume,
                     std::vector<std::string>& notes) {
   const std::vector<StepFolder> steps = step_folders(run_dir);
@@ -100,13 +100,10 @@ void abandon_others(const fs::path& run_dir, const fs::path& target, const std::
   if (here == steps.end()) {
     return set_aside(run_dir, "--resume " + resume + " is not in this run directory", notes);
   }
+  if (here + 1 == steps.end() && resume == "auto") return;
   for (auto later = here + 1; later != steps.end(); ++later) {
-    int n = 1;
-    while (fs::exists(fmt::format("{}.set-aside-{}", later->path.string(), n))) ++n;
-    const fs::path aside = fmt::format("{}.set-aside-{}", later->path.string(), n);
-    data::rename_durably(later->path, aside, ErrorKind::kCheckpoint);
     notes.push_back(fmt::format("{} lies after the step resumed from and is now {}",
-                                later->path.string(), aside.filename().string()));
+                                later->path.string(), set_step_aside(later->path)));
   }
   write_pointer(run_dir, "latest", here->path.filename().string());
   const std::string best = read_pointer(run_dir, "best");
@@ -129,23 +126,27 @@ std::optional<fs::path> first_valid(parallel::Communicator& comm, const fs::path
                                     const std::vector<std::string>& folders,
                                     std::vector<std::string>& notes) {
   std::string reasons;
+  bool readable = true, closed = false;
   for (const std::string& folder : folders) {
     try {
+      readable = false;
+      parallel::collectively(comm, "resume", [&] { require_readable(folder); });
+      readable = true;
       verify_together(comm, folder);
       return folder;
     } catch (const parallel::AgreedError& error) {
       if (error.kind() != ErrorKind::kCheckpoint) throw;
+      closed = closed || !readable;
       notes.push_back(fmt::format("{} is passed over: {}", folder, error.what()));
       reasons += "\n  " + notes.back();
     }
   }
   if (folders.empty()) return std::nullopt;
-  throw parallel::AgreedError(ErrorKind::kCheckpoint,
-                              run_dir.string() +
-                                  " holds only broken checkpoints; restore one, or start "
-                                  "over with --resume none:" +
-                                  reasons,
-                              0);
+  const std::string why =
+      closed ? " holds checkpoints that this user may not read, and no other that verifies; give "
+               "the user access:"
+             : " holds only broken checkpoints; restore one, or start over with --resume none:";
+  throw parallel::AgreedError(ErrorKind::kCheckpoint, run_dir.string() + why + reasons, 0);
 }
 
 }  // namespace
@@ -186,6 +187,7 @@ std::optional<fs::path> find_resume_target(parallel::Communicator& comm, const f
       on_rank0(comm, [&] { return find_candidates(run_dir, resume); });
   if (resume == "none") return std::nullopt;
   if (resume == "auto") return first_valid(comm, run_dir, folders, notes);
+  parallel::collectively(comm, "resume", [&] { require_readable(folders.front()); });
   verify_together(comm, folders.front());
   return folders.front();
 }
@@ -197,7 +199,7 @@ void set_aside_for(parallel::Communicator& comm, const fs::path& run_dir, const 
     if (!target) {
       const bool told = resume == "none";
       set_aside(run_dir, told ? "--resume none" : "there is no checkpoint to go on from", lines);
-    } else if (resume != "auto") {
+    } else {
       abandon_others(run_dir, *target, resume, lines);
     }
     return lines;

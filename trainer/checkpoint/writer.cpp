@@ -79,8 +79,8 @@ struct CheckpointWriter::Impl {
   Buffer snapshot;
   std::thread writer;
   std::atomic<bool> written{false};
-  std::string failure;      // of this rank's write; valid once `written`
-  data::FileDigest digest;  // likewise
+  std::optional<Error> failure;  // of this rank's write; valid once `written`
+  data::FileDigest digest;       // likewise
   bool pending = false;
   TrainState state;  // of the pending save
   TensorDigests digests;
@@ -110,7 +110,7 @@ struct CheckpointWriter::Impl {
   Manifest make_manifest(const std::vector<std::string>& file_digests) const;
   void publish(const Manifest& manifest) const;
   void point_and_retain();
-  void report_failure(const std::string& message) const;
+  void report_failure(ErrorKind kind, const std::string& message) const;
   void require_held() const;
 };
 
@@ -161,20 +161,20 @@ void CheckpointWriter::Impl::write_file() noexcept {
     digest = file.finish();
     kill_at("after_shard_write");
   } catch (const std::exception& error) {
-    failure = error.what();
+    failure = as_error(error);
   }
   written = true;
 }
 
 void CheckpointWriter::Impl::start_writing() {
-  failure.clear();
+  failure.reset();
   written = !writes_file();
   pending = true;
   if (!writes_file()) return;
   try {
     writer = std::thread([this] { write_file(); });
   } catch (const std::system_error& error) {
-    failure = as_error(error).what();
+    failure = as_error(error);
     written = true;
   }
 }
@@ -210,7 +210,13 @@ void CheckpointWriter::Impl::publish(const Manifest& manifest) const {
                                 ErrorKind::kCheckpoint);
   }
   kill_at("before_rename");
-  if (is_root()) with_file_errors([&] { move_into_place(unfinished(), folder()); });
+  if (!is_root()) return;
+  with_file_errors([&] {
+    const std::string aside = move_into_place(unfinished(), folder());
+    if (aside.empty()) return;
+    fmt::print(stderr, "k25: warning: {} appeared while this run went on and is now {}\n",
+               folder().string(), aside);
+  });
 }
 
 void CheckpointWriter::Impl::point_and_retain() {
@@ -231,11 +237,12 @@ void CheckpointWriter::Impl::point_and_retain() {
   }
 }
 
-// Called on all ranks, with an error they agreed upon.
-void CheckpointWriter::Impl::report_failure(const std::string& message) const {
+// Called on all ranks, with an error they agreed upon. Its kind stays: memory or threads that the
+// system does not give are no fault of the run directory.
+void CheckpointWriter::Impl::report_failure(ErrorKind kind, const std::string& message) const {
   require_held();
   if (config.on_error == OnCheckpointError::kStop) {
-    throw parallel::AgreedError(ErrorKind::kCheckpoint, message, 0);
+    throw parallel::AgreedError(kind, message, 0);
   }
   if (is_root()) fmt::print(stderr, "k25: warning: {}\n", message);
 }
@@ -256,7 +263,7 @@ void CheckpointWriter::Impl::commit() {
   parallel::Communicator& world = mesh.world().comm();
   try {
     collectively(world, "checkpoint", [&] {
-      if (!failure.empty()) fail(ErrorKind::kCheckpoint, failure);
+      if (failure) throw Error(*failure);
     });
     const std::vector<std::string> file_digests = gather_strings(
         mesh.shard_comm(), nlohmann::json{{"size", digest.size}, {"blocks", digest.blocks}}.dump());
@@ -268,15 +275,16 @@ void CheckpointWriter::Impl::commit() {
       std::error_code ignored;
       fs::remove_all(unfinished(), ignored);
     }
-    return report_failure(fmt::format(
-        "the checkpoint of step {} was not saved: {}; older checkpoints and 'latest' are untouched",
-        state.step, error.what()));
+    return report_failure(error.kind(), fmt::format("the checkpoint of step {} was not saved: {}; "
+                                                    "older checkpoints and 'latest' are untouched",
+                                                    state.step, error.what()));
   }
   saved_step = state.step;
   try {
     collectively(world, "latest checkpoint", [&] { point_and_retain(); });
   } catch (const parallel::AgreedError& error) {
-    report_failure(fmt::format("{} is complete, but: {}", folder().string(), error.what()));
+    report_failure(error.kind(),
+                   fmt::format("{} is complete, but: {}", folder().string(), error.what()));
   }
 }
 
@@ -326,8 +334,8 @@ void CheckpointWriter::Impl::save(const TrainState& now) {
       with_file_errors([&] { make_unfinished(folder()); });
     });
   } catch (const parallel::AgreedError& error) {
-    return report_failure(
-        fmt::format("the checkpoint of step {} was not saved: {}", state.step, error.what()));
+    return report_failure(error.kind(), fmt::format("the checkpoint of step {} was not saved: {}",
+                                                    state.step, error.what()));
   }
   take_snapshot();
   digests = digest_store(mesh, store);
@@ -380,7 +388,7 @@ void CheckpointWriter::mark_best(std::int64_t step) {
       if (w.is_root()) write_pointer(w.run_dir, "best", step_folder_name(step));
     });
   } catch (const parallel::AgreedError& error) {
-    w.report_failure(error.what());
+    w.report_failure(error.kind(), error.what());
   }
 }
 

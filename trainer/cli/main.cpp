@@ -3,6 +3,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <malloc.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/core/buffer.h"
 #include "parallel/comm/agree.h"
 #include "trainer/cli/command_line.h"
 #include "trainer/cli/commands.h"
@@ -40,6 +43,16 @@ void open_standard_streams() {
     const int how = fd == STDOUT_FILENO ? O_RDONLY : O_RDWR;
     if (open("/dev/null", how) < 0) _exit(static_cast<int>(ErrorKind::kInternal));
   }
+}
+
+// MPI, PMIx and HDF5 crash where the system refuses them memory, so a limit on the address space
+// must leave what they need. Under a limit one heap serves all threads: each would reserve 64 MiB.
+void require_room_to_start() {
+  constexpr k25::Bytes kRoom{std::int64_t{64} << 20};
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  mallopt(M_ARENA_MAX, 1);
+  k25::require_host_memory(kRoom);
 }
 
 Error error_of(const std::exception& error) {
@@ -142,6 +155,7 @@ int parse_and_run(int argc, char** argv) {
     tell_usage_error(problem);
     return static_cast<int>(ErrorKind::kUsage);
   }
+  require_room_to_start();
   return alone ? run_alone(*chosen) : run_with_world(*chosen, arguments);
 }
 
@@ -153,14 +167,14 @@ int main(int argc, char** argv) {
   int code = static_cast<int>(ErrorKind::kInternal);
   try {
     code = parse_and_run(argc, argv);
-  } catch (const Error& error) {
-    print_error(error);
-    code = error.exit_code();
   } catch (const std::exception& error) {
-    // Without a world, of a limit that holds on every rank (no thread can be started): the launcher
-    // ends the job with its first failed process, and that is to be the one that speaks.
-    if (!k25::trainer::is_first_process()) std::this_thread::sleep_for(std::chrono::seconds(3));
     const Error known = error_of(error);
+    // Without a world, of a limit that holds on every rank (threads, memory): the launcher ends the
+    // job with its first failed process, and that is to be the one that speaks.
+    const bool shared = known.kind() != ErrorKind::kCommunication;
+    if (shared && !k25::trainer::is_first_process()) {
+      std::this_thread::sleep_for(std::chrono::seconds(3));
+    }
     print_error(known);
     code = known.exit_code();
   }

@@ -1,7 +1,11 @@
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <limits>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "data/prepare/prepare.h"
@@ -22,12 +26,7 @@ void require_vocab(const std::filesystem::path& tokenizer, std::int64_t wanted) 
                   wanted, tokenizer.string(), vocab));
 }
 
-void run_prepare(const data::PrepareOptions& arguments, SignalWatcher& signals) {
-  data::PrepareOptions options = arguments;
-  options.when_stopped = [&](std::function<void()> discard) {
-    signals.on_stop(std::move(discard));
-  };
-  const data::PrepareReport report = data::prepare(options);
+void print_report(const data::PrepareOptions& options, const data::PrepareReport& report) {
   for (const std::string& line : report.warnings) fmt::print(stderr, "k25: warning: {}\n", line);
   fmt::print(
       "prepared {}: {} files, {} links and {} hidden names skipped, {} documents, {} exact "
@@ -38,12 +37,28 @@ void run_prepare(const data::PrepareOptions& arguments, SignalWatcher& signals) 
   for (const std::string& line : report.notes) fmt::print("  {}\n", line);
 }
 
+void run_prepare(const data::PrepareOptions& arguments, SignalWatcher& signals) {
+  data::PrepareOptions options = arguments;
+  options.when_stopped = [&](std::function<void()> discard) {
+    signals.on_stop(std::move(discard));
+  };
+  const data::PrepareReport report = data::prepare(options);
+  try {
+    print_report(options, report);
+    if (std::fflush(stdout) == 0) return;
+  } catch (const std::system_error&) {  // of fmt::print
+  }
+  fail(ErrorKind::kCheckpoint, fmt::format("standard output cannot be written: {}; the corpus {} "
+                                           "is made and complete, only the report is lost",
+                                           std::strerror(errno), options.out.string()));
+}
+
 }  // namespace
 
 Command add_prepare(CLI::App& root) {
   auto options = std::make_shared<data::PrepareOptions>();
   CLI::App* app = root.add_subcommand("prepare", "documents -> corpus; each DIR is a domain");
-  app->add_option("DIR", options->folders, "folders of text, Markdown and JSONL")->required();
+  app->add_option("DIR", options->folders, "folders of text, Markdown and JSON lines")->required();
   app->add_option("--out", options->out, "corpus folder to create")->required();
   const CLI::Option* vocab =
       app->add_option("--vocab", options->vocab, "vocabulary of a new tokenizer")

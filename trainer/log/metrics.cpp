@@ -102,6 +102,7 @@ struct Metrics::Impl {
   std::ofstream jsonl;
   OpenedFile opened;
   std::unique_ptr<EventFile> events;
+  std::string warning;
 
   void line(const std::string& text) const {
     if (std::fputs((text + "\n").c_str(), stdout) < 0 || std::fflush(stdout) != 0) {
@@ -120,21 +121,38 @@ struct Metrics::Impl {
     }
   }
   void open_jsonl(std::int64_t resume_step);
+  void keep_old_file(std::int64_t foreign, std::int64_t first);
 };
 
-// Lines of steps that will be trained again, and a last line cut short by a crash, go.
+void Metrics::Impl::keep_old_file(std::int64_t foreign, std::int64_t first) {
+  const auto name = [&](int n) { return fmt::format("{}.before-{}", path.string(), n); };
+  int n = 1;
+  while (std::filesystem::exists(name(n))) ++n;
+  std::filesystem::copy_file(path, name(n));
+  warning = fmt::format(
+      "{}:{}: no line of a run; {} such line(s) are left out, the file as it was is now {}",
+      path.string(), first, foreign, name(n));
+}
+
+// Lines of steps that will be trained again, and a last line cut short by a crash, go. Others that
+// no run wrote are somebody's: the file is kept.
 void Metrics::Impl::open_jsonl(std::int64_t resume_step) {
   std::string kept;
   if (std::filesystem::exists(path)) {
     std::istringstream in(data::read_file(path, ErrorKind::kCheckpoint));
+    std::int64_t number = 0, foreign = 0, first = 0;
     for (std::string text; std::getline(in, text);) {
+      ++number;
+      const bool cut = in.eof();  // no line feed
       const Json j = Json::parse(text, nullptr, false);
-      if (j.is_discarded() || !j.is_object() || !j.contains("step")) continue;
-      if (j["step"].is_number_integer() && j["step"].get<std::int64_t>() <= resume_step) {
-        kept += text + "\n";
+      if (j.is_object() && j.contains("step") && j["step"].is_number_integer()) {
+        if (j["step"].get<std::int64_t>() <= resume_step) kept += text + "\n";
+      } else if (!cut && !text.empty() && ++foreign == 1) {
+        first = number;
       }
     }
     if (resume_step == 0) kept.clear();
+    if (foreign > 0) keep_old_file(foreign, first);
     data::write_file_atomically(path, kept, ErrorKind::kCheckpoint);
   }
   jsonl.open(path, std::ios::app);
@@ -153,6 +171,8 @@ Metrics::Metrics(const std::filesystem::path& run_dir, const LogConfig& config,
 }
 
 Metrics::~Metrics() = default;
+
+const std::string& Metrics::warning() const { return impl_->warning; }
 
 void Metrics::write(const StepRecord& r) {
   impl_->line(impl_->config.format == LogFormat::kJson ? format_json(r) : format_text(r));

@@ -46,10 +46,13 @@ struct EvalRecord {
 class Metrics {
  public:
   /// Rank 0 only. After a resume at `resume_step`, lines of later steps are cut from metrics.jsonl
-  /// (they will be trained again), so no step appears twice. Throws kCheckpoint when a sink cannot
-  /// be opened.
+  /// (they will be trained again), so no step appears twice. A file with lines that no run wrote is
+  /// kept as metrics.jsonl.before-N. Throws kCheckpoint when a sink cannot be opened.
   Metrics(const std::filesystem::path& run_dir, const LogConfig& config, std::int64_t resume_step);
   ~Metrics();
+
+  /// About what stood in metrics.jsonl; "" for nothing to say.
+  const std::string& warning() const;
 
   /// A sink that cannot be written (disk full, closed pipe, /dev/full) throws kCheckpoint naming
   /// it, whatever checkpoint.on_error says: that key is about checkpoints alone.

@@ -56,6 +56,15 @@ void refuse_other_model(const std::vector<std::string>& overrides) {
   }
 }
 
+// Collective.
+bool is_gone(parallel::Communicator& comm, const std::string& folder) {
+  return !parallel::from_rank0(comm, "checkpoint", [&] {
+            std::error_code error;
+            const bool there = fs::exists(fs::path(folder) / "manifest.json", error) || error;
+            return std::string(there ? "" : "gone");
+          }).empty();
+}
+
 }  // namespace
 
 fs::path find_checkpoint(const fs::path& path, const std::string& said,
@@ -97,12 +106,11 @@ ParsedConfig stored_config(const CheckpointInfo& info) {
   }
 }
 
-LoadedRun load_run(parallel::World& world, const std::filesystem::path& path,
-                   const std::string& which, const std::vector<std::string>& overrides,
-                   std::int64_t batch) {
+namespace {
+
+LoadedRun load_folder(parallel::World& world, const std::string& folder,
+                      const std::vector<std::string>& overrides, std::int64_t batch) {
   LoadedRun run;
-  const std::string folder = parallel::from_rank0(
-      world.comm(), "checkpoint", [&] { return find_checkpoint(path, which, "best").string(); });
   parallel::collectively(world.comm(), "config", [&] {
     run.info = read_checkpoint_info(folder);
     stored_config(run.info);
@@ -133,6 +141,33 @@ LoadedRun load_run(parallel::World& world, const std::filesystem::path& path,
   });
   load_checkpoint(run.runtime->mesh(), *run.store, folder, LoadWhat::kWeightsOnly);
   return run;
+}
+
+}  // namespace
+
+LoadedRun load_run(parallel::World& world, const std::filesystem::path& path,
+                   const std::string& which, const std::vector<std::string>& overrides,
+                   std::int64_t batch) {
+  // A run that goes on removes checkpoints, perhaps the one that is being read: then the one that
+  // replaced it counts.
+  constexpr int kTries = 20;
+  for (int i = 1;; ++i) {
+    const std::string folder = parallel::from_rank0(
+        world.comm(), "checkpoint", [&] { return find_checkpoint(path, which, "best").string(); });
+    try {
+      return load_folder(world, folder, overrides, batch);
+    } catch (const parallel::AgreedError& error) {
+      if (error.kind() != ErrorKind::kCheckpoint || !is_gone(world.comm(), folder)) throw;
+      const bool named = which.starts_with("step:") || fs::path(folder) == path;
+      if (i < kTries && !named) continue;
+      throw parallel::AgreedError(
+          ErrorKind::kCheckpoint,
+          folder +
+              ": was removed while it was read: a run that goes on there keeps only its "
+              "newest checkpoints (checkpoint.keep); try again with --checkpoint latest",
+          0);
+    }
+  }
 }
 
 void load_initial_weights(Runtime& runtime, const Config& config, parallel::ZeroStore& store,

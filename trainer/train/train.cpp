@@ -221,6 +221,7 @@ void TrainRun::open_files() {
                                   parsed_.resolved, ErrorKind::kCheckpoint);
     }
     metrics_ = std::make_unique<Metrics>(config_.run.dir, log, state_.step);
+    if (!metrics_->warning().empty()) warnings_.push_back(metrics_->warning());
   });
 }
 

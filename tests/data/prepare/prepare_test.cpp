@@ -291,8 +291,8 @@ TEST_F(PrepareTest, BadOptions) {
   };
   expect_usage([](auto& o) { o.folders.clear(); }, "no folder is given");
   expect_usage([](auto& o) { o.out.clear(); }, "--out is empty");
-  expect_usage([](auto& o) { o.vocab = 50; }, "vocab 50 is outside [258, ");
-  expect_usage([](auto& o) { o.vocab = 1'000'000; }, "vocab 1000000 is outside [258, ");
+  expect_usage([](auto& o) { o.vocab = 50; }, "--vocab 50 is outside [258, ");
+  expect_usage([](auto& o) { o.vocab = 1'000'000; }, "--vocab 1000000 is outside [258, ");
   expect_usage([](auto& o) { o.containment = 0; }, "containment 0.000000 is outside (0, 1]");
   expect_usage([](auto& o) { o.containment = 1.5; }, "containment 1.500000 is outside (0, 1]");
   expect_usage([](auto& o) { o.containment = std::nan(""); }, "is outside (0, 1]");

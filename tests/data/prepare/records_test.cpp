@@ -115,6 +115,8 @@ TEST(Records, LooksLikeRecord) {
   EXPECT_TRUE(looks_like_record(R"({"text": "a", "id": 3})"));
   EXPECT_TRUE(looks_like_record(R"({"prompt": "a", "response": "b"})"));
   EXPECT_TRUE(looks_like_record(R"({"messages": []})"));
+  EXPECT_FALSE(looks_like_record(R"({"messages": {"yes": "ja"}})"));
+  EXPECT_FALSE(looks_like_record(R"({"text": 1})"));
   for (const std::string line : {"{", "{}", "{\"a\": 1}", "[]", "text", "{\"prompt\": \"a\"}"}) {
     EXPECT_FALSE(looks_like_record(line)) << line;
   }

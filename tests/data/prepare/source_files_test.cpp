@@ -161,16 +161,62 @@ TEST_F(SourceFilesTest, JsonLines) {
 }
 
 TEST_F(SourceFilesTest, JsonLinesByContent) {
-  put("1-records", "{\"text\": \"a\"}\n{\"text\": \"b\"}\n");
-  put("2-object.json", "{\n  \"text\": \"a\"\n}\n");
-  put("3-mixed", "{\"text\": \"a\"}\nplain\n");
-  put("4-other", "{\"name\": \"a\"}\n");
+  const std::vector<std::string> lines = {
+      "{\"text\": \"a\"}\n{\"text\": \"b\"}\n", "{\"text\": \"a\"}\nplain\n",
+      "\xEF\xBB\xBF\n {\"text\": \"a\"}\n{\"te", "{\"te\n{\"text\": \"a\"}\n",
+      "{\"id\": 1}\n{\"id\": 2}\n"};
+  for (const std::string name : {"a", "a.txt", "a.json"}) {
+    for (const std::string& text : lines) {
+      put(name, text);
+      const SourceFile file = find().files[0];
+      EXPECT_EQ(file.form, FileForm::kJsonLines) << name << ": " << text;
+      EXPECT_TRUE(file.form_by_content);
+    }
+    fs::remove(scratch_ / "docs" / name);
+  }
+  put("b", "{\"name\": \"a\"}\n");  // only ".json" makes one line a document
+  EXPECT_EQ(find().files[0].form, FileForm::kJsonLines);
+}
+
+TEST_F(SourceFilesTest, JsonLinesByNameInAnyCase) {
+  for (const std::string name : {"a.jsonl", "a.JSONL", "a.ndjson", "a.NdJson"}) {
+    put(name, "plain\n");
+    const SourceFile file = find().files[0];
+    EXPECT_EQ(file.form, FileForm::kJsonLines) << name;
+    EXPECT_FALSE(file.form_by_content);
+    expect_error(ErrorKind::kData, [&] { records(file); }, name + ":1: column 1: broken JSON");
+    fs::remove(file.path);
+  }
+}
+
+TEST_F(SourceFilesTest, JsonThatHoldsNoRecordsIsText) {
+  put("1-package.json", "{\n  \"name\": \"a\",\n  \"text\": [1]\n}\n");
+  put("2-one-line.json", "{\"name\": \"a\"}\n");
+  put("3-array.json", "[{\"name\": \"a\"}, 2, [{\"text\": \"a\"}]]\n");
+  put("4-link.md", "[text](there)\n");
   put("5-blank", "\n \n");
+  put("6-code.c", "{ int a; }\n{ }\n");
+  put("7-locale.json", "{\n\"messages\": {\"yes\": \"ja\"}\n}\n");
+  put("8-example.md", "A line:\n{\"text\": \"a\"}\n");
   const auto files = find().files;
-  ASSERT_EQ(files.size(), 5u);
-  EXPECT_EQ(files[0].form, FileForm::kJsonLines);
-  EXPECT_TRUE(files[0].form_by_content);
-  for (std::size_t i = 1; i < 5; ++i) EXPECT_EQ(files[i].form, FileForm::kText) << files[i].name;
+  ASSERT_EQ(files.size(), 8u);
+  for (const SourceFile& file : files) EXPECT_EQ(file.form, FileForm::kText) << file.name;
+}
+
+TEST_F(SourceFilesTest, RecordsThatAreNotOneALine) {
+  for (const std::string name : {"a", "a.json"}) {
+    for (const std::string text :
+         {"[{\"text\": \"a\"}]", "[\n  {\"prompt\": \"a\",\n \"response\": \"b\"},\n {\"cut",
+          "\xEF\xBB\xBF [1, {\"messages\": []}]"}) {
+      put(name, text);
+      expect_error(
+          ErrorKind::kData, [&] { find(); }, name + ": a JSON array of records: write one object",
+          "jq -c");
+    }
+    put(name, "{\n  \"text\": \"a\"\n}\n");
+    expect_error(ErrorKind::kData, [&] { find(); }, name + ": one JSON record over several lines");
+    fs::remove(scratch_ / "docs" / name);
+  }
 }
 
 TEST_F(SourceFilesTest, BrokenJsonLinesNameFileLineAndColumn) {
@@ -178,6 +224,13 @@ TEST_F(SourceFilesTest, BrokenJsonLinesNameFileLineAndColumn) {
   const auto file = find().files[0];
   expect_error(
       ErrorKind::kData, [&] { records(file); }, path.string() + ":3: column 12: broken JSON: ");
+  const std::string good = "{\"text\": \"a\"}\n";
+  for (const std::string bad : {"{\"cut", "plain", "{\"id\": 1}", "[1]"}) {
+    const SourceFile other{put("d.txt", good + bad), "d.txt", 0, FileForm::kJsonLines, true};
+    expect_error(
+        ErrorKind::kData, [&] { records(other); },
+        other.path.string() + ":2: ", "the file begins as JSON lines do");
+  }
   put("d.jsonl", "\n\n");
   expect_error(
       ErrorKind::kData, [&] { records(file); }, path.string() + ": holds blank lines only");

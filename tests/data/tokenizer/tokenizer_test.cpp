@@ -263,7 +263,7 @@ TEST_F(TokenizerTest, EveryVocabularyInTheRangeWorks) {
     const Error e = error_of([&] { train(texts, 257); });
     EXPECT_EQ(e.kind(), ErrorKind::kUsage);
     int highest = 0;
-    ASSERT_EQ(std::sscanf(e.what(), "vocab 257 is outside [258, %d] for this text", &highest), 1)
+    ASSERT_EQ(std::sscanf(e.what(), "--vocab 257 is outside [258, %d] for this text", &highest), 1)
         << e.what();
     for (int vocab = 258; vocab <= highest; ++vocab) {
       const Tokenizer tokenizer = train(texts, vocab);
@@ -272,7 +272,7 @@ TEST_F(TokenizerTest, EveryVocabularyInTheRangeWorks) {
     }
     const Error high = error_of([&] { train(texts, highest + 1); });
     EXPECT_EQ(high.kind(), ErrorKind::kUsage);
-    EXPECT_EQ(std::string(high.what()), "vocab " + std::to_string(highest + 1) +
+    EXPECT_EQ(std::string(high.what()), "--vocab " + std::to_string(highest + 1) +
                                             " is outside [258, " + std::to_string(highest) +
                                             "] for this text");
   }
@@ -281,14 +281,14 @@ TEST_F(TokenizerTest, EveryVocabularyInTheRangeWorks) {
 TEST_F(TokenizerTest, VocabularyOutOfRangeNamesTheRange) {
   // One letter, once: 258 and the letter itself.
   EXPECT_STREQ(error_of([&] { train({"a"}, 50); }).what(),
-               "vocab 50 is outside [258, 259] for this text");
+               "--vocab 50 is outside [258, 259] for this text");
   EXPECT_STREQ(error_of([&] { train({"a"}, 1000); }).what(),
-               "vocab 1000 is outside [258, 259] for this text");
+               "--vocab 1000 is outside [258, 259] for this text");
   for (const int vocab : {0, -4, std::numeric_limits<std::int32_t>::min(),
                           std::numeric_limits<std::int32_t>::max()}) {
     const Error e = error_of([&] { train({english()}, vocab); });
     EXPECT_EQ(e.kind(), ErrorKind::kUsage);
-    EXPECT_EQ(std::string(e.what()).find("vocab " + std::to_string(vocab) + " is outside [258, "),
+    EXPECT_EQ(std::string(e.what()).find("--vocab " + std::to_string(vocab) + " is outside [258, "),
               0u);
   }
   EXPECT_FALSE(fs::exists(file("m"))) << "nothing is left behind";

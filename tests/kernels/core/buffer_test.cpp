@@ -1,6 +1,7 @@
 #include "kernels/core/buffer.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cstdint>
 #include <cstring>
@@ -58,6 +59,29 @@ TEST(HostAllocator, TooMuchIsAnErrorThatLeavesTheCount) {
                            {"must not be negative", "-1"}));
   EXPECT_EQ(host.live(), Bytes{0});
   EXPECT_EQ(host.peak(), Bytes{0});
+}
+
+TEST(HostMemory, IsLookedForAndNotTaken) {
+  require_host_memory(Bytes{1 << 20});
+  EXPECT_TRUE(throws_error([] { require_host_memory(Bytes{std::int64_t{1} << 60}); },
+                           ErrorKind::kUsage, {"out of memory", "use more ranks"}));
+}
+
+TEST(HostMemory, AMessageNamesTheLimitOnTheAddressSpace) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  if (before.rlim_cur == RLIM_INFINITY) {
+    EXPECT_EQ(out_of_memory("memory").find("ulimit -v"), std::string::npos);
+    EXPECT_EQ(thread_limits().find("ulimit -v"), std::string::npos);
+  }
+  constexpr rlim_t kLimit = rlim_t{1} << 62;  // hinders nothing
+  ASSERT_LE(kLimit, before.rlim_max);
+  const rlimit limited{kLimit, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &limited), 0);
+  const std::string memory = out_of_memory("memory"), threads = thread_limits();
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_NE(memory.find("ulimit -v: 4503599627370496 KiB"), std::string::npos) << memory;
+  EXPECT_NE(threads.find("ulimit -v: 4503599627370496 KiB"), std::string::npos) << threads;
 }
 
 TEST(Buffer, OwnsItsMemory) {

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <new>
 #include <string>
+#include <system_error>
 
 namespace k25 {
 namespace {
@@ -47,6 +49,17 @@ TEST(Check, FailedConditionNamesItselfTheReasonAndThePlace) {
     return;
   }
   FAIL() << "K25_CHECK let a false condition pass";
+}
+
+TEST(AsError, WhatTheSystemRefusesIsNoBug) {
+  const Error memory = as_error(std::bad_alloc());
+  EXPECT_EQ(memory.kind(), ErrorKind::kUsage);
+  EXPECT_NE(std::strstr(memory.what(), "out of memory: "), nullptr) << memory.what();
+  const auto again = std::make_error_code(std::errc::resource_unavailable_try_again);
+  const Error thread = as_error(std::system_error(again));
+  EXPECT_EQ(thread.kind(), ErrorKind::kUsage);
+  EXPECT_NE(std::strstr(thread.what(), "ulimit -u"), nullptr) << thread.what();
+  EXPECT_EQ(as_error(std::runtime_error("x")).kind(), ErrorKind::kInternal);
 }
 
 TEST(Check, ConditionRunsOnceAndTheReasonOnlyOnFailure) {

@@ -143,27 +143,29 @@ TEST(Leftovers, AFreshRunHasNone) {
   EXPECT_TRUE(fs::is_empty(run.path()));
 }
 
-TEST(MoveIntoPlace, ReplacesWhatStandsThere) {
+TEST(MoveIntoPlace, SetsAsideWhatStandsThere) {
   const ScratchFolder run;
   make_steps(run.path(), {7});
   const fs::path folder = run.path() / "checkpoints" / "step-000007";
   const fs::path unfinished = folder.string() + ".tmp";
   fs::create_directories(unfinished);
   write_text(unfinished / "new", "n");
-  move_into_place(unfinished, folder);
+  EXPECT_EQ(move_into_place(unfinished, folder), "step-000007.set-aside-1");
   EXPECT_TRUE(fs::exists(folder / "new"));
   EXPECT_FALSE(fs::exists(folder / "rank-00000.h5"));
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder.parent_path()), {}), 1);
+  EXPECT_TRUE(fs::exists(folder.string() + ".set-aside-1/rank-00000.h5"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.parent_path()), {}), 2);
 }
 
-TEST(MoveIntoPlace, WhatCannotBeRemovedIsOutOfTheWay) {
+TEST(MakeUnfinished, WhatCannotBeRemovedIsOutOfTheWay) {
   const ScratchFolder run;
   make_steps(run.path(), {7});
   const fs::path folder = run.path() / "checkpoints" / "step-000007";
   fs::create_directories(folder.string() + ".removed-1.tmp");
   write_text(folder.string() + ".removed-x.tmp", "a user's");
+  remove_whole(folder);
   make_unfinished(folder);
-  move_into_place(folder.string() + ".tmp", folder);
+  EXPECT_EQ(move_into_place(folder.string() + ".tmp", folder), "");
   EXPECT_TRUE(fs::is_empty(folder));
   EXPECT_TRUE(remove_leftovers(run.path()).empty());
   EXPECT_FALSE(fs::exists(folder.string() + ".removed-1.tmp"));

@@ -57,6 +57,34 @@ TEST_F(Resume, AutoTakesTheNewestThatVerifies) {
       ErrorKind::kCheckpoint, [&] { find("auto"); }, std::string("only broken checkpoints"));
 }
 
+TEST_F(Resume, AutoSetsAsideWhatItPassesOver) {
+  on_rank0([&] { fs::rename(step(3), step(7)); });
+  damage(step(2) / "rank-00000.h5");
+  EXPECT_EQ(find("auto"), "step-000001");
+  EXPECT_TRUE(fs::exists(step(7)));  // looking changes nothing
+  EXPECT_EQ(find_and_start("auto"), "step-000001");
+  ASSERT_EQ(notes_.size(), 4U);
+  EXPECT_NE(notes_[3].find("is now step-000007.set-aside-1"), std::string::npos) << notes_[3];
+  EXPECT_FALSE(fs::exists(step(7)));
+  EXPECT_TRUE(fs::exists(step(7).string() + ".set-aside-1/manifest.json"));
+  EXPECT_TRUE(fs::exists(step(2).string() + ".set-aside-1/manifest.json"));
+  EXPECT_EQ(find_and_start("auto"), "step-000001");
+  EXPECT_TRUE(notes_.empty());
+}
+
+TEST_F(Resume, ARenamedCheckpointIsNotRemovedAsAnOldOne) {
+  on_rank0([&] {
+    fs::rename(step(2), run_.path() / "checkpoints" / "step-000000");
+    const std::vector<std::string> stay = retain(run_.path(), 3, 1, std::nullopt);
+    ASSERT_EQ(stay.size(), 1U);
+    EXPECT_NE(stay[0].find("says step 2; give the folder back its name, step-000002"),
+              std::string::npos)
+        << stay[0];
+    EXPECT_TRUE(fs::exists(run_.path() / "checkpoints" / "step-000000" / "manifest.json"));
+    EXPECT_FALSE(fs::exists(step(1)));
+  });
+}
+
 TEST_F(Resume, AutoInAFreshDirectoryFindsNone) {
   on_rank0([&] { fs::remove_all(run_.path() / "checkpoints"); });
   EXPECT_EQ(find("auto"), "none");

@@ -118,6 +118,7 @@ TEST(Metrics, a_resume_cuts_the_steps_that_are_trained_again) {
   std::ofstream(folder / "metrics.jsonl", std::ios::app) << "{\"step\": 2, \"lo";
   {
     Metrics metrics(folder.path(), kQuiet, 5);
+    EXPECT_EQ(metrics.warning(), "");
     metrics.write(at_step(6));
   }
   std::vector<std::int64_t> steps;
@@ -142,10 +143,21 @@ TEST(Metrics, lines_that_are_no_records_do_not_survive_a_resume) {
   const data::ScratchFolder folder;
   data::write_text(folder / "metrics.jsonl",
                    "nonsense\n[1]\n{\"step\": \"x\"}\n{\"step\": 1}\n\xff\n{}\n");
+  const std::string before = data::read_file(folder / "metrics.jsonl", ErrorKind::kData);
   {
-    Metrics(folder.path(), kQuiet, 1).note("hello");
+    Metrics metrics(folder.path(), kQuiet, 1);
+    EXPECT_NE(metrics.warning().find("metrics.jsonl:1: no line of a run; 5 such line(s)"),
+              std::string::npos)
+        << metrics.warning();
+    EXPECT_NE(metrics.warning().find("metrics.jsonl.before-1"), std::string::npos);
   }
   EXPECT_EQ(data::read_file(folder / "metrics.jsonl", ErrorKind::kData), "{\"step\": 1}\n");
+  EXPECT_EQ(data::read_file(folder / "metrics.jsonl.before-1", ErrorKind::kData), before);
+  std::ofstream(folder / "metrics.jsonl", std::ios::app) << "# mine\n{\"step\": 2, \"cut";
+  Metrics again(folder.path(), kQuiet, 1);
+  EXPECT_NE(again.warning().find("metrics.jsonl:2: no line of a run; 1 such line(s)"),
+            std::string::npos);
+  EXPECT_TRUE(std::filesystem::exists(folder / "metrics.jsonl.before-2"));
 }
 
 TEST(Metrics, sinks_that_are_off_write_nothing) {
