@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "trainer/config/printable.h"
 
 namespace k25::trainer {
@@ -20,15 +18,18 @@ std::string_view severity_text(Severity severity) {
   return "";
 }
 
-std::string findings_text(std::vector<Finding> findings) {
-  std::ranges::stable_sort(
-      findings, [](const Finding& a, const Finding& b) { return a.severity > b.severity; });
+std::string findings_text(const std::vector<Finding>& findings) {
   std::string text;
-  for (const Finding& f : findings) {
-    text +=
-        fmt::format("{:<8} {:<12} {}\n", severity_text(f.severity), f.topic, printable(f.found));
-    if (!f.consequence.empty()) text += fmt::format("{:>21} {}\n", "so:", printable(f.consequence));
-    if (!f.mend.empty()) text += fmt::format("{:>21} {}\n", "mend:", printable(f.mend));
+  for (const Severity severity : {Severity::kWarning, Severity::kNote, Severity::kOk}) {
+    for (const Finding& f : findings) {
+      if (f.severity != severity) continue;
+      text +=
+          fmt::format("{:<8} {:<12} {}\n", severity_text(severity), f.topic, printable(f.found));
+      if (!f.consequence.empty()) {
+        text += fmt::format("{:>21} {}\n", "so:", printable(f.consequence));
+      }
+      if (!f.mend.empty()) text += fmt::format("{:>21} {}\n", "mend:", printable(f.mend));
+    }
   }
   return text;
 }

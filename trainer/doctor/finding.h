@@ -20,7 +20,7 @@ struct Finding {
 std::string_view severity_text(Severity severity);
 
 /// Worst first, in their order; `consequence` and `mend` on lines of their own.
-std::string findings_text(std::vector<Finding> findings);
+std::string findings_text(const std::vector<Finding>& findings);
 
 nlohmann::ordered_json to_json(const Finding& finding);
 Finding finding_from(const nlohmann::ordered_json& json);
