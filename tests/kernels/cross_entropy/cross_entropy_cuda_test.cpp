@@ -202,12 +202,12 @@ TEST_F(CrossEntropyCudaTest, BordersOfABlock) {
 
 // More rows than a row tile and than blocks, more classes than the plan's own chunk.
 TEST_F(CrossEntropyCudaTest, ManyTiles) {
-  const auto plan = cross_entropy_plan(on_gpu(desc_of(8300, 8, 8300, DType::kBFloat16)));
-  ASSERT_LT(plan.row_tile, 8300);
-  ASSERT_LT(plan.vocab_chunk, 8300);
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    expect_as_cpu(desc_of(8300, 8, 200, dtype));
-    expect_as_cpu(desc_of(70, 8, 8300, dtype));
+    const auto rows = desc_of(8300, 8, 200, dtype), classes = desc_of(70, 8, 130000, dtype);
+    ASSERT_LT(cross_entropy_plan(on_gpu(rows)).row_tile, 8300);
+    ASSERT_LT(cross_entropy_plan(on_gpu(classes)).vocab_chunk, 130000);
+    expect_as_cpu(rows);
+    expect_as_cpu(classes);
   }
 }
 
@@ -338,7 +338,7 @@ TEST_F(CrossEntropyCudaTest, WorkspaceIsBounded) {
       const auto plan = [&](std::int64_t rows, std::int64_t vocab) {
         return cross_entropy_plan(on_gpu(desc_of(rows, hidden, vocab, dtype)));
       };
-      const std::int64_t limit = std::int64_t{513} << 20;
+      const std::int64_t limit = std::int64_t{1} << 30;
       EXPECT_LT(plan(1 << 24, 1 << 20).workspace_bytes.n, limit);
       EXPECT_LT(plan(8192, 163840).workspace_bytes.n, limit);
       EXPECT_GE(plan(8192, 163840).row_tile, 4096);
