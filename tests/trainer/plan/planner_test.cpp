@@ -45,8 +45,8 @@ TEST(Planner, ActivationsByTheFormula) {
   const std::int64_t rows = 64, row = 64 * 2;
   // Out, two norms, sum, q|k|v, attention, gate|up, product; rstd twice, lse of two heads.
   const std::int64_t layer = rows * (4 * row + 128 * 2 + row + 384 * 2 + 192 * 2 + 4 * 4);
-  // Embedded rows, normed rows; rstd, lse, nll, argmax.
-  const std::int64_t ends = rows * (2 * row + 4 * 4);
+  // Embedded rows, normed rows and their gradient; rstd, lse, nll, argmax.
+  const std::int64_t ends = rows * (3 * row + 4 * 4);
   EXPECT_EQ(activations({}), 2 * layer + ends);
   // A recomputed layer keeps its output.
   EXPECT_EQ(activations({"recompute.layers=[2]"}), layer + rows * row + ends);
