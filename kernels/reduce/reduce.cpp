@@ -106,11 +106,17 @@ void ordered_sum(Context& ctx, const ConstTensor& parts_pn, const Tensor& acc_n)
   parallel_for(ctx.threads, n, kGrain, std::ref(body));
 }
 
-bool all_finite(Context& ctx, const ConstTensor& x_n, std::int64_t& first) {
-  const std::int64_t n = only_dim("all_finite", "x_n", x_n);
-  check_operand("all_finite", "x_n", x_n, DType::kFloat32, {n}, Density::kContiguous);
-  if (n == 0) return true;
-  const float* x = x_n.data<float>();
+void first_not_finite(Context& ctx, const ConstTensor& x_n, const Tensor& first) {
+  const std::int64_t n = only_dim("first_not_finite", "x_n", x_n);
+  const Device device = x_n.device();
+  check_built_for("first_not_finite", device);
+  check_operand("first_not_finite", "x_n", x_n, DType::kFloat32, {n}, Density::kContiguous, device);
+  check_operand("first_not_finite", "first", first, DType::kInt64, {1}, Density::kContiguous,
+                device);
+  if constexpr (kWithCuda) {
+    if (device == Device::kCuda) return first_not_finite_cuda(ctx, x_n, first);
+  }
+  const float* x = n == 0 ? nullptr : x_n.data<float>();
   std::atomic<std::int64_t> lowest{n};  // a minimum does not depend on who finds it first
   const auto body = [&](std::int64_t begin, std::int64_t end) {
     if (lowest.load() < begin) return;
@@ -122,24 +128,7 @@ bool all_finite(Context& ctx, const ConstTensor& x_n, std::int64_t& first) {
     }
   };
   parallel_for(ctx.threads, n, kGrain, std::ref(body));
-  if (lowest.load() == n) return true;
-  first = lowest.load();
-  return false;
-}
-
-void first_not_finite(Context& ctx, const ConstTensor& x_n, const Tensor& first) {
-  const std::int64_t n = only_dim("first_not_finite", "x_n", x_n);
-  const Device device = x_n.device();
-  check_built_for("first_not_finite", device);
-  check_operand("first_not_finite", "x_n", x_n, DType::kFloat32, {n}, Density::kContiguous, device);
-  check_operand("first_not_finite", "first", first, DType::kInt64, {1}, Density::kContiguous,
-                device);
-  if constexpr (kWithCuda) {
-    if (device == Device::kCuda) return first_not_finite_cuda(ctx, x_n, first);
-  }
-  std::int64_t at = n;
-  all_finite(ctx, x_n, at);
-  first.data<std::int64_t>()[0] = at;
+  first.data<std::int64_t>()[0] = lowest.load();
 }
 
 }  // namespace k25::kernels

@@ -8,8 +8,8 @@
 //   give a non-finite sum, so the sums are the finite check too.
 // ordered_sum: acc_i = ((acc_i + part_0i) + part_1i) + ... in fp32, parts in index order.
 // Devices  an op runs where its operands lie, all of them on one device; CPU and CUDA give equal
-//         bits (IEEE leaves the payload of NaN open). add_in_order and all_finite return a number
-//         to the host, so they take host memory only; on the GPU: copy the sums, first_not_finite.
+//         bits (IEEE leaves the payload of NaN open). add_in_order returns a number to the
+//         host, so it takes host memory only: copy the sums there.
 
 #include "kernels/core/context.h"
 #include "kernels/core/tensor.h"
@@ -30,9 +30,6 @@ void row_sums(Context& ctx, const ConstTensor& x_rn, const Tensor& sums_r);
 
 /// parts: [p, n] fp32, rows may be strided. acc: [n] fp32, contiguous.
 void ordered_sum(Context& ctx, const ConstTensor& parts_pn, const Tensor& acc_n);
-
-/// True when every element of x ([n] fp32) is finite; otherwise `first` is the first that is not.
-bool all_finite(Context& ctx, const ConstTensor& x_n, std::int64_t& first);
 
 /// Writes to first ([1] int64) the index of the first element of x ([n] fp32) that is not finite,
 /// or n.

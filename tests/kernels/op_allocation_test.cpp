@@ -107,17 +107,18 @@ TEST(OpAllocation, UpdateReduceAndConvert) {
   const GuardedTensor grad = random_tensor("grad", DType::kFloat32, {n});
   const GuardedTensor low(DType::kBFloat16, {n});
   const GuardedTensor sums(DType::kFloat64, {n / kChunk});
+  const GuardedTensor first(DType::kInt64, {1});
   const ConstTensor parts = grad.tensor().view({2, n / 2});
   expect_none([&](Context& ctx) {
     adamw_update(ctx, {.grad_n = grad, .scalars = {}},
                  {.master_n = x, .m_n = m, .v_n = v, .copy_out_n = low});
     chunk_square_sums(ctx, x, sums);
-    std::int64_t first = 0;
-    EXPECT_TRUE(all_finite(ctx, x, first));
+    first_not_finite(ctx, x, first);
     ordered_sum(ctx, parts, x.tensor().slice(0, 0, n / 2));
     convert(ctx, x, low);
     EXPECT_GT(add_in_order(sums), 0);
   });
+  EXPECT_EQ(first.get(0), n);
 }
 
 }  // namespace

@@ -383,8 +383,6 @@ class OpBench {
 
 }  // namespace
 
-// GFLOP/s of the project's own GEMM on one rank, in the run's precision: the ceiling that the step
-// is held against. On a GPU sustained, over a second of products on random numbers.
 void run_bench_op(Runtime& runtime, const OpSizes& sizes) { OpBench(runtime, sizes).run(); }
 
 }  // namespace k25::trainer

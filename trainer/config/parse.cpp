@@ -169,23 +169,11 @@ void apply_preset(YamlNode& root, Problems& problems) {
 // Every key in schema order, nested by section; `comment` gives what stands behind a value.
 std::string render(const std::function<std::string(const std::string&)>& value,
                    const std::function<std::string(const std::string&)>& comment) {
-  std::string text;
-  std::vector<std::string> open;
+  NestedYaml yaml;
   for (const Key& key : schema()) {
-    std::vector<std::string> parts = split_path(key.info.path);
-    const std::string name = parts.back();
-    parts.pop_back();
-    std::size_t common = 0;
-    while (common < open.size() && common < parts.size() && open[common] == parts[common]) ++common;
-    for (std::size_t i = common; i < parts.size(); ++i) {
-      text += std::string(2 * i, ' ') + parts[i] + ":\n";
-    }
-    open = parts;
-    text += std::string(2 * parts.size(), ' ') + name + ": " + value(key.info.path);
-    const std::string behind = comment(key.info.path);
-    text += (behind.empty() ? "" : "  # " + behind) + "\n";
+    yaml.add(key.info.path, "", value(key.info.path), comment(key.info.path));
   }
-  return text;
+  return yaml.text();
 }
 
 }  // namespace

@@ -187,4 +187,21 @@ std::string yaml_list(const std::vector<std::string>& texts) {
 
 std::string yaml_number(double value) { return fmt::format("{}", value); }
 
+void NestedYaml::add(const std::string& path, const std::string& before, const std::string& value,
+                     const std::string& comment) {
+  std::vector<std::string> sections = split_path(path);
+  const std::string name = sections.back();
+  sections.pop_back();
+  std::size_t common = 0;
+  while (common < open_.size() && common < sections.size() && open_[common] == sections[common]) {
+    ++common;
+  }
+  for (std::size_t i = common; i < sections.size(); ++i) {
+    text_ += std::string(2 * i, ' ') + sections[i] + ":\n";
+  }
+  text_ += std::string(2 * sections.size(), ' ') + before + name + ": " + value +
+           (comment.empty() ? "" : "  # " + comment) + "\n";
+  open_ = std::move(sections);
+}
+
 }  // namespace k25::trainer

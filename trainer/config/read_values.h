@@ -36,6 +36,18 @@ std::string given(const YamlNode& node);
 /// `text` as a YAML scalar, quoted when it must be.
 std::string yaml_text(const std::string& text);
 std::string yaml_list(const std::vector<std::string>& texts);
+/// Block YAML, key by key: opens the sections of a dotted path that the key before did not open.
+class NestedYaml {
+ public:
+  /// One line "name: value  # comment"; `before` stands in front of the name.
+  void add(const std::string& path, const std::string& before, const std::string& value,
+           const std::string& comment);
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+  std::vector<std::string> open_;
+};
 /// The shortest form that reads back as the same double.
 std::string yaml_number(double value);
 

@@ -1,56 +1,20 @@
 #include <bit>
 #include <cmath>
 
-#include "kernels/adamw/adamw.h"
+#include "tests/kernels/adamw/adamw_states.h"
 #include "tests/kernels/cuda_test.h"
 
 namespace k25::kernels {
 namespace {
 
+using adamw_test::random_state;
+using adamw_test::State;
+using adamw_test::typical;
 using op_test::GuardedTensor;
 using op_test::Layout;
 using op_test::OnGpu;
 using op_test::throws_error;
 using AdamWCudaTest = op_test::CudaTest;
-
-struct State {
-  GuardedTensor master, m, v, grad, copy;
-};
-
-/// Ordinary values, and then the whole range: random exponents from denormal to huge, zeros.
-State random_state(std::int64_t n, Layout layout = {}) {
-  State s{GuardedTensor(DType::kFloat32, {n}, layout), GuardedTensor(DType::kFloat32, {n}, layout),
-          GuardedTensor(DType::kFloat32, {n}, layout), GuardedTensor(DType::kFloat32, {n}, layout),
-          GuardedTensor(DType::kBFloat16, {n}, layout)};
-  const Philox random(25, 1, "adamw states");
-  std::uint64_t draw = 0;
-  const auto value = [&](std::int64_t i) -> float {
-    const std::uint32_t bits = random.bits(draw++);
-    if (i % 3 == 0) return random.uniform(draw++) * 2 - 1;
-    if (bits % 16 == 0) return bits % 32 == 0 ? 0.f : -0.f;
-    return std::bit_cast<float>((bits & 0x807fffffu) | (bits >> 8) % 255 << 23);
-  };
-  for (std::int64_t i = 0; i < n; ++i) {
-    s.master.set(i, value(i));
-    s.m.set(i, value(i));
-    s.v.set(i, std::abs(value(i)));
-    s.grad.set(i, value(i));
-  }
-  return s;
-}
-
-AdamWScalars typical() {
-  return {.grad_scale = 0.37f,
-          .beta1 = 0.9f,
-          .one_minus_beta1 = 0.1f,
-          .beta2 = 0.95f,
-          .one_minus_beta2 = 0.05f,
-          .bias_correction1 = 5.2631578f,
-          .bias_correction2 = 10.256410f,
-          .eps = 1e-8f,
-          .lr = 3e-3f,
-          .lr_weight_decay = 3e-4f};
-}
 
 /// Equal bits; any NaN equals any other (IEEE leaves the payload open).
 ::testing::AssertionResult same_bits(const GuardedTensor& ours, const GuardedTensor& want) {

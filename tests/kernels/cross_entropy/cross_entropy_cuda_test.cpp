@@ -12,6 +12,9 @@ namespace k25 {
 namespace {
 
 using cross_entropy_test::desc_of;
+using cross_entropy_test::expect_hand_computed;
+using cross_entropy_test::expect_same_bits;
+using cross_entropy_test::hand_computed;
 using cross_entropy_test::Naive;
 using cross_entropy_test::Problem;
 using kernels::cross_entropy_backward;
@@ -142,30 +145,15 @@ TEST_F(CrossEntropyCudaTest, TrainHasTheBitsOfTheTwoCalls) {
       const Problem one(desc_of(70, 24, 136, dtype, chunk), {8, 0});
       both(two);
       GpuRun(gpu(), one).train();
-      EXPECT_EQ(one.nll.bits(), two.nll.bits());
-      EXPECT_EQ(one.lse.bits(), two.lse.bits());
-      EXPECT_EQ(one.argmax.bits(), two.argmax.bits());
-      EXPECT_EQ(one.dx.bits(), two.dx.bits());
-      EXPECT_EQ(one.dweight.bits(), two.dweight.bits());
-      EXPECT_TRUE(one.guards_intact());
+      expect_same_bits(one, two);
     }
   }
 }
 
-// Logits (log 1, log 2, log 5): softmax (1, 2, 5) / 8.
 TEST_F(CrossEntropyCudaTest, HandComputed) {
-  Problem p(desc_of(2, 1, 3, DType::kFloat32, 2));
-  p.x.set({1, 1});
-  p.weight.set({0, std::log(2.0), std::log(5.0)});
-  p.label.set({1, kIgnoredLabel});
+  Problem p = hand_computed();
   both(p);
-  EXPECT_TRUE(all_near(p.lse.get(), {std::log(8.0), std::log(8.0)}, 1e-6));
-  EXPECT_TRUE(all_near(p.nll.get(), {std::log(4.0), 0.0}, 1e-6));
-  EXPECT_EQ(p.nll.get(1), 0.0);
-  EXPECT_TRUE(all_near(p.argmax.get(), {2, 2}, 0));
-  EXPECT_TRUE(all_near(p.dweight.get(), {0.125, -0.75, 0.625}, 1e-6));
-  EXPECT_TRUE(all_near(p.dx.get(), {-0.75 * std::log(2.0) + 0.625 * std::log(5.0), 0.0}, 1e-6));
-  EXPECT_EQ(p.dx.get(1), 0.0);
+  expect_hand_computed(p);
 }
 
 TEST_F(CrossEntropyCudaTest, ShapesAndChunks) {

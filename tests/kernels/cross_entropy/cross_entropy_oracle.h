@@ -122,4 +122,34 @@ Naive Problem::naive() const {
   return result;
 }
 
+/// Logits (log 1, log 2, log 5): softmax (1, 2, 5) / 8.
+inline Problem hand_computed() {
+  Problem p(desc_of(2, 1, 3, DType::kFloat32, 2));
+  p.x.set({1, 1});
+  p.weight.set({0, std::log(2.0), std::log(5.0)});
+  p.label.set({1, kIgnoredLabel});
+  return p;
+}
+
+/// After both directions of hand_computed().
+inline void expect_hand_computed(const Problem& p) {
+  EXPECT_TRUE(op_test::all_near(p.lse.get(), {std::log(8.0), std::log(8.0)}, 1e-6));
+  EXPECT_TRUE(op_test::all_near(p.nll.get(), {std::log(4.0), 0.0}, 1e-6));
+  EXPECT_EQ(p.nll.get(1), 0.0);
+  EXPECT_TRUE(op_test::all_near(p.argmax.get(), {2, 2}, 0));
+  EXPECT_TRUE(op_test::all_near(p.dweight.get(), {0.125, -0.75, 0.625}, 1e-6));
+  const double dx = -0.75 * std::log(2.0) + 0.625 * std::log(5.0);
+  EXPECT_TRUE(op_test::all_near(p.dx.get(), {dx, 0.0}, 1e-6));
+  EXPECT_EQ(p.dx.get(1), 0.0);
+}
+
+inline void expect_same_bits(const Problem& ours, const Problem& want) {
+  EXPECT_EQ(ours.nll.bits(), want.nll.bits());
+  EXPECT_EQ(ours.lse.bits(), want.lse.bits());
+  EXPECT_EQ(ours.argmax.bits(), want.argmax.bits());
+  EXPECT_EQ(ours.dx.bits(), want.dx.bits());
+  EXPECT_EQ(ours.dweight.bits(), want.dweight.bits());
+  EXPECT_TRUE(ours.guards_intact());
+}
+
 }  // namespace k25::cross_entropy_test

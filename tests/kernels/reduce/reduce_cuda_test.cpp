@@ -130,8 +130,6 @@ TEST_F(ReduceCudaTest, RefusesWhatDoesNotFit) {
       throws_error([&] { first_not_finite(gpu(), x, on_first); }, usage, {"first is on the GPU"}));
   EXPECT_TRUE(throws_error([&] { ordered_sum(gpu(), x.tensor().view({1, kChunk}), on_x); }, usage,
                            {"parts_pn is in host memory"}));
-  std::int64_t at = 0;
-  EXPECT_TRUE(throws_error([&] { all_finite(gpu(), on_x, at); }, usage, {"x_n is on the GPU"}));
   EXPECT_TRUE(throws_error([&] { add_in_order(on_sums); }, usage, {"sums_c is on the GPU"}));
 }
 

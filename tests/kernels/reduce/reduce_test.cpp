@@ -209,23 +209,23 @@ TEST(OrderedSum, RefusesWhatDoesNotFit) {
       throws_error([&] { ordered_sum(ctx, acc, acc); }, usage, {"parts_pn is [3]", "[parts, n]"}));
 }
 
-TEST(AllFinite, FindsTheFirstThatIsNot) {
+TEST(FirstNotFinite, FindsEveryKindAtEveryPlace) {
   op_test::for_each_context([](Context& ctx) {
     for (const std::int64_t n : {1, 511, 512, 513, 100000}) {
       GuardedTensor x = random_tensor("x", DType::kFloat32, {n}, Layout{.shift = 3});
       x.set(n - 1, std::numeric_limits<float>::max());
       x.set(0, n == 1 ? -std::numeric_limits<float>::denorm_min() : -0.0);
-      std::int64_t first = -7;
-      EXPECT_TRUE(all_finite(ctx, x, first));
-      EXPECT_EQ(first, -7);  // untouched
+      const GuardedTensor first(DType::kInt64, {1});
+      first_not_finite(ctx, x, first);
+      EXPECT_EQ(first.get(0), n);
       for (const double bad : {kInf, -kInf, kNan, -kNan}) {
         for (const std::int64_t at : {std::int64_t{0}, n / 3, n / 2, n - 1}) {
           const double saved = x.get(at);
           const double last = x.get(n - 1);
           x.set(n - 1, kInf);  // a later one must not win
           x.set(at, bad);
-          EXPECT_FALSE(all_finite(ctx, x, first));
-          EXPECT_EQ(first, at);
+          first_not_finite(ctx, x, first);
+          EXPECT_EQ(first.get(0), at);
           x.set(n - 1, last);
           x.set(at, saved);
         }
@@ -254,15 +254,10 @@ TEST(FirstNotFinite, WritesTheIndexOrTheCount) {
     const GuardedTensor x(DType::kFloat32, {3}), wrong(DType::kFloat32, {1});
     EXPECT_TRUE(throws_error([&] { first_not_finite(ctx, x, wrong); }, ErrorKind::kUsage,
                              {"first is fp32 [1]", "expected int64 [1]"}));
+    const GuardedTensor wide(DType::kFloat64, {2}), first(DType::kInt64, {1});
+    EXPECT_TRUE(throws_error([&] { first_not_finite(ctx, wide, first); }, ErrorKind::kUsage,
+                             {"x_n is fp64 [2]", "expected fp32 [2]"}));
   });
-}
-
-TEST(AllFinite, NothingIsFiniteAndWrongTypesAreRefused) {
-  Context ctx = op_test::make_context();
-  std::int64_t first = 0;
-  EXPECT_TRUE(all_finite(ctx, GuardedTensor(DType::kFloat32, {0}), first));
-  EXPECT_TRUE(throws_error([&] { all_finite(ctx, GuardedTensor(DType::kFloat64, {2}), first); },
-                           ErrorKind::kUsage, {"x_n is fp64 [2]", "expected fp32 [2]"}));
 }
 
 }  // namespace

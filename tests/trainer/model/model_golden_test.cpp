@@ -18,7 +18,6 @@ namespace {
 
 using model_test::kB;
 using model_test::kT;
-using model_test::kV;
 
 // The hash of the script: uniform in [-0.5, 0.5).
 double hashed(std::int64_t i, std::int64_t salt) {
@@ -40,15 +39,8 @@ TEST_P(ModelGolden, LossAndAllGradients) {
   std::map<std::string, nlohmann::json> expected;
   for (const nlohmann::json& p : golden.at("parameters")) expected[p.at("name")] = p;
 
-  ModelConfig config{.layers = 2,
-                     .hidden = 16,
-                     .heads = 4,
-                     .kv_heads = 2,
-                     .ffn = 24,
-                     .vocab = kV,
-                     .head_dim = 4,
-                     .pattern = {{}},
-                     .tie_embeddings = kind == "tied"};
+  ModelConfig config = model_test::small_model(2);
+  config.tie_embeddings = kind == "tied";
   const auto world = parallel::World::create({});
   parallel::Mesh mesh(*world, {});
   HostAllocator allocator;

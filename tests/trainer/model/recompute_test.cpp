@@ -16,18 +16,6 @@ namespace {
 
 using model_test::kB;
 using model_test::kT;
-using model_test::kV;
-
-ModelConfig three_layers() {
-  return {.layers = 3,
-          .hidden = 16,
-          .heads = 4,
-          .kv_heads = 2,
-          .ffn = 24,
-          .vocab = kV,
-          .head_dim = 4,
-          .pattern = {{}}};
-}
 
 class Recompute : public testing::TestWithParam<DType> {
  protected:
@@ -39,7 +27,7 @@ class Recompute : public testing::TestWithParam<DType> {
   /// One micro-batch; between forward and backward, `between` may touch the store.
   template <class Between>
   Result run(const RecomputeConfig& recompute, const Between& between) {
-    Model model(three_layers(), {kB, kT, GetParam()}, {}, recompute);
+    Model model(model_test::small_model(3), {kB, kT, GetParam()}, {}, recompute);
     HostAllocator allocator;
     Context context{.isa = detect_cpu_isa()};
     model.allocate(context, allocator);

@@ -1,15 +1,28 @@
 #pragma once
-// The batch of the model tests: two sequences, one of three documents, with masked labels.
+// The model of the model tests, and its batch: two sequences, one of three documents, with masked
+// labels.
 
 #include <cstdint>
 #include <utility>
 #include <vector>
 
 #include "data/loader/batch.h"
+#include "trainer/config/config.h"
 
 namespace k25::trainer::model_test {
 
 constexpr std::int64_t kB = 2, kT = 12, kV = 29;
+
+inline ModelConfig small_model(std::int64_t layers) {
+  return {.layers = layers,
+          .hidden = 16,
+          .heads = 4,
+          .kv_heads = 2,
+          .ffn = 24,
+          .vocab = kV,
+          .head_dim = 4,
+          .pattern = {{}}};
+}
 
 inline data::Batch small_batch() {
   const std::vector<std::vector<std::pair<int, int>>> documents = {{{0, 5}, {5, 6}, {6, 12}},

@@ -15,7 +15,6 @@ namespace {
 
 using model_test::kB;
 using model_test::kT;
-using model_test::kV;
 using parallel::ReduceAfter;
 using parallel::ReshardAfter;
 
@@ -36,14 +35,7 @@ Calls calls_since(const std::string& dump, const std::string& barrier) {
 
 Config config_of(int ranks, std::int64_t micro_batches) {
   Config config;
-  config.model = {.layers = 5,
-                  .hidden = 16,
-                  .heads = 4,
-                  .kv_heads = 2,
-                  .ffn = 24,
-                  .vocab = kV,
-                  .head_dim = 4,
-                  .pattern = {{}}};
+  config.model = model_test::small_model(5);
   config.data.sequence = kT;
   config.train.precision = DType::kBFloat16;
   config.train.micro_batch = kB;

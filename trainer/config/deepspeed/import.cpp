@@ -52,22 +52,11 @@ std::string fragment_of(std::vector<DsLine> lines) {
     return key - schema().begin();
   };
   std::ranges::stable_sort(lines, {}, rank);
-  std::string text;
-  std::vector<std::string> open;
+  NestedYaml yaml;
   for (const DsLine& line : lines) {
-    std::vector<std::string> parts = split_path(line.key);
-    const std::string name = parts.back();
-    parts.pop_back();
-    std::size_t common = 0;
-    while (common < open.size() && common < parts.size() && open[common] == parts[common]) ++common;
-    for (std::size_t i = common; i < parts.size(); ++i) {
-      text += std::string(2 * i, ' ') + parts[i] + ":\n";
-    }
-    open = parts;
-    text += std::string(2 * parts.size(), ' ') + (line.to_add ? "# " : "") + name + ": " +
-            line.value + (line.comment.empty() ? "" : "  # " + line.comment) + "\n";
+    yaml.add(line.key, line.to_add ? "# " : "", line.value, line.comment);
   }
-  return text;
+  return yaml.text();
 }
 
 }  // namespace
