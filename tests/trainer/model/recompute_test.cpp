@@ -27,9 +27,9 @@ class Recompute : public testing::TestWithParam<DType> {
   /// One micro-batch; between forward and backward, `between` may touch the store.
   template <class Between>
   Result run(const RecomputeConfig& recompute, const Between& between) {
-    Model model(model_test::small_model(3), {kB, kT, GetParam()}, {}, recompute);
     HostAllocator allocator;
     Context context{.isa = detect_cpu_isa()};
+    Model model(model_test::small_model(3), {kB, kT, GetParam()}, {}, recompute);
     model.allocate(context, allocator);
     parallel::ZeroStore store(mesh_, model.units(), {.compute = GetParam()}, context, allocator);
     initialize_parameters(store, 7);
