@@ -1,7 +1,5 @@
 #include "optim/adamw.h"
 
-#include <algorithm>
-
 #include "kernels/adamw/adamw.h"
 
 namespace k25::optim {
@@ -21,32 +19,18 @@ AdamWScalars scalars(const StepPlan& plan, const parallel::ParameterSpec& parame
           .lr_weight_decay = parameter.decay ? static_cast<float>(lr * plan.weight_decay) : 0.0F};
 }
 
-void update_unit(Context& context, parallel::ZeroStore& store, const StepPlan& plan, int unit) {
-  const parallel::UnitLayout& layout = store.layout(unit);
-  const Tensor master = store.master(unit), m = store.m(unit), v = store.v(unit);
-  const Tensor gradient = store.shard_gradient(unit);
-  const std::int64_t first = store.shard_begin(unit);
-  for (std::size_t p = 0; p < layout.parameters.size(); ++p) {
-    const parallel::ParameterSpec& parameter = layout.parameters[p];
-    if (parameter.frozen) continue;
-    const std::int64_t begin = std::max<std::int64_t>(layout.offsets[p] - first, 0);
-    const std::int64_t end =
-        std::min(layout.offsets[p] + parameter.numel() - first, master.numel());
-    if (begin >= end) continue;
-    kernels::adamw_update(
-        context, {.grad_n = gradient.slice(0, begin, end), .scalars = scalars(plan, parameter)},
-        {.master_n = master.slice(0, begin, end),
-         .m_n = m.slice(0, begin, end),
-         .v_n = v.slice(0, begin, end),
-         .copy_out_n = {}});
-  }
-}
-
 }  // namespace
 
-void apply_adamw(Context& context, parallel::ZeroStore& store, const StepPlan& plan) {
+void apply_adamw(parallel::ZeroStore& store, const StepPlan& plan) {
   if (plan.action != StepAction::kApply) return;
-  for (int unit = 0; unit < store.num_units(); ++unit) update_unit(context, store, plan, unit);
+  store.update([plan](Context& context, const parallel::UpdatePiece& piece) {
+    kernels::adamw_update(context,
+                          {.grad_n = piece.gradient, .scalars = scalars(plan, piece.parameter)},
+                          {.master_n = piece.master,
+                           .m_n = piece.m,
+                           .v_n = piece.v,
+                           .copy_out_n = piece.copy_out});
+  });
 }
 
 }  // namespace k25::optim

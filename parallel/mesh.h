@@ -36,6 +36,9 @@ class Mesh {
   /// kCommunication when a collective before it failed.
   void wait(const Context& context) const;
 
+  /// Null on the CPU.
+  CudaLink* link() const { return link_.get(); }
+
   int data_rank() const { return data_comm_->rank(); }
   int data_ranks() const { return data_comm_->size(); }
 

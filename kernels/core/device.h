@@ -74,6 +74,24 @@ class CudaDevice {
   cudnnHandle_t cudnn_ = nullptr;
 };
 
+/// Another stream of the device that is current where it is made: for copies beside the
+/// computation.
+class CudaStream {
+ public:
+  CudaStream();
+  ~CudaStream();
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+
+  cudaStream_t get() const { return stream_; }
+  /// Makes the stream's device current for the calling thread, which may then enqueue here.
+  void use_on_this_thread() const;
+
+ private:
+  int device_ = 0;
+  cudaStream_t stream_ = nullptr;
+};
+
 /// Copies `size` bytes between host and device memory in any direction, in order on ctx.stream.
 /// Returns at once when the host side is pinned.
 void copy_bytes(const Context& ctx, const void* from, void* to, Bytes size);

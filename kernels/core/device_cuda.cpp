@@ -140,6 +140,15 @@ void CudaDevice::attach(Context& context) const {
   context.num_sms = num_sms_;
 }
 
+CudaStream::CudaStream() {
+  K25_CUDA_CHECK(cudaGetDevice(&device_));
+  K25_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+}
+
+CudaStream::~CudaStream() { cudaStreamDestroy(stream_); }
+
+void CudaStream::use_on_this_thread() const { K25_CUDA_CHECK(cudaSetDevice(device_)); }
+
 void copy_bytes(const Context& ctx, const void* from, void* to, Bytes size) {
   if (size.n == 0) return;
   K25_CUDA_CHECK(

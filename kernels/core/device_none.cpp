@@ -4,6 +4,8 @@ namespace k25 {
 
 int cuda_device_count() { return 0; }
 
-CudaDevice::~CudaDevice() = default;  // none can be made; owners of a null one need the symbol
+// None can be made; owners of a null one need the symbols.
+CudaDevice::~CudaDevice() = default;
+CudaStream::~CudaStream() = default;
 
 }  // namespace k25

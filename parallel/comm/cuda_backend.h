@@ -30,6 +30,9 @@ std::shared_ptr<CudaLink> make_cuda_link(World& world);
 std::unique_ptr<Communicator> make_cuda_communicator(std::unique_ptr<Communicator> host,
                                                      std::shared_ptr<CudaLink> link);
 
+/// Done when what `stream` holds now is done.
+Work mark_stream(CudaLink& link, cudaStream_t stream);
+
 /// Blocks the host until what `stream` holds is done. Unlike the CUDA runtime's own wait it ends
 /// with an error when a collective hangs.
 void wait_for_stream(CudaLink& link, cudaStream_t stream);

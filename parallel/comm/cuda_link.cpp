@@ -208,6 +208,8 @@ void CudaLink::fail_world(const std::string& call) {
 
 std::shared_ptr<CudaLink> make_cuda_link(World& world) { return std::make_shared<CudaLink>(world); }
 
+Work mark_stream(CudaLink& link, cudaStream_t stream) { return link.mark(stream); }
+
 void wait_for_stream(CudaLink& link, cudaStream_t stream) { link.mark(stream).wait(); }
 
 }  // namespace k25::parallel

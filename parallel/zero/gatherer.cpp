@@ -9,10 +9,12 @@
 
 namespace k25::parallel {
 
-Gatherer::Gatherer(Mesh& mesh, const ZeroShape& shape, const ZeroMemory& memory, Context& context)
+Gatherer::Gatherer(Mesh& mesh, const ZeroShape& shape, const ZeroMemory& memory, HostState& host,
+                   Context& context)
     : mesh_(mesh),
       shape_(shape),
       memory_(memory),
+      host_(host),
       context_(context),
       units_(shape.layouts.size()),
       buffers_(memory.gathered.size()) {
@@ -20,20 +22,26 @@ Gatherer::Gatherer(Mesh& mesh, const ZeroShape& shape, const ZeroMemory& memory,
   for (std::size_t u = 0; u < units_.size(); ++u) {
     const UnitLayout& layout = shape.layouts[u];
     units_[u].views.resize(layout.parameters.size());
-    const bool resident = shape.resident(layout);
+    const int unit = static_cast<int>(u);
+    const bool resident = shape.resident(unit);
     own_buffer_.push_back(!resident && fixed() ? next++ : -1);
-    if (resident) point_views(static_cast<int>(u), memory.masters[u]);
+    if (resident) {
+      point_views(unit, host.holds(unit) ? memory.shard_copies[u] : memory.masters[u]);
+    }
   }
 }
 
 // A gather in flight writes to memory that dies with the store.
 Gatherer::~Gatherer() {
-  for (Buffer& b : buffers_) settle(b.work);
+  for (Buffer& b : buffers_) {
+    settle(b.fetched);
+    settle(b.work);
+  }
 }
 
 void Gatherer::prefetch(int unit) {
   Unit& u = at(units_, unit);
-  if (shape_.resident(at(shape_.layouts, unit)) || u.users > 0) return;
+  if (shape_.resident(unit) || u.users > 0) return;
   if (u.buffer >= 0) {
     at(buffers_, u.buffer).wanted = true;
     return;
@@ -46,7 +54,9 @@ void Gatherer::prefetch(int unit) {
 
 const std::vector<Tensor>& Gatherer::acquire(int unit) {
   Unit& u = at(units_, unit);
-  if (!shape_.resident(at(shape_.layouts, unit))) {
+  if (shape_.resident(unit)) {
+    if (host_.holds(unit)) host_.before_use(unit);
+  } else {
     if (u.buffer < 0) {
       const int room = find_room(unit);
       if (room < 0) fail_no_room(unit);
@@ -54,6 +64,7 @@ const std::vector<Tensor>& Gatherer::acquire(int unit) {
     }
     Buffer& b = at(buffers_, u.buffer);
     b.wanted = false;
+    wait(b.fetched);
     wait(b.work);
   }
   ++u.users;
@@ -111,8 +122,13 @@ void Gatherer::start(int unit, int buffer) {
   const Tensor storage(bytes.raw(), layout.compute, {layout.padded()}, bytes.device());
   Communicator& comm = mesh_.shard_comm();
   const std::int64_t begin = comm.rank() * layout.shard_elems;
-  kernels::convert(context_, at(memory_.masters, unit),
-                   storage.slice(0, begin, begin + layout.shard_elems));
+  const Tensor slice = storage.slice(0, begin, begin + layout.shard_elems);
+  Queue queue = queue_of(context_);
+  if (host_.holds(unit)) {
+    queue = host_.fetch(unit, slice);
+  } else {
+    kernels::convert(context_, at(memory_.masters, unit), slice);
+  }
   point_views(unit, storage);
   Buffer& b = at(buffers_, buffer);
   b.unit = unit;
@@ -120,14 +136,16 @@ void Gatherer::start(int unit, int buffer) {
   b.released = Phase::kForward;
   b.released_at = ++clock_;
   at(units_, unit).buffer = buffer;
+  if (host_.holds(unit)) b.fetched = host_.fetched();
   b.work = comm.all_gather(
-      {.name = layout.name, .queue = queue_of(context_)},
+      {.name = layout.name, .queue = queue},
       {.buffer = storage.raw(), .per_rank = bytes_of(Elems{layout.shard_elems}, layout.compute)});
 }
 
 void Gatherer::vacate(int buffer) {
   Buffer& b = at(buffers_, buffer);
   if (b.unit < 0) return;
+  wait(b.fetched);
   wait(b.work);
   at(units_, b.unit).buffer = -1;
   b = Buffer{};

@@ -8,13 +8,15 @@
 
 #include <vector>
 
+#include "parallel/zero/host_state.h"
 #include "parallel/zero/zero_memory.h"
 
 namespace k25::parallel {
 
 class Gatherer {
  public:
-  Gatherer(Mesh& mesh, const ZeroShape& shape, const ZeroMemory& memory, Context& context);
+  Gatherer(Mesh& mesh, const ZeroShape& shape, const ZeroMemory& memory, HostState& host,
+           Context& context);
   ~Gatherer();
   Gatherer(const Gatherer&) = delete;
   Gatherer& operator=(const Gatherer&) = delete;
@@ -37,6 +39,7 @@ class Gatherer {
     bool wanted = false;  ///< prefetched and not yet acquired
     Phase released = Phase::kForward;
     std::int64_t released_at = 0;
+    Work fetched;  ///< this rank's own part, from host memory
     Work work;
   };
 
@@ -52,6 +55,7 @@ class Gatherer {
   Mesh& mesh_;
   const ZeroShape& shape_;
   const ZeroMemory& memory_;
+  HostState& host_;
   Context& context_;
   std::vector<Unit> units_;
   std::vector<Buffer> buffers_;

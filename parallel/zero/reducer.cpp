@@ -29,10 +29,12 @@ void set_zero(Context& context, const Tensor& t_n) {
 
 }  // namespace
 
-Reducer::Reducer(Mesh& mesh, const ZeroShape& shape, const ZeroMemory& memory, Context& context)
+Reducer::Reducer(Mesh& mesh, const ZeroShape& shape, const ZeroMemory& memory, HostState& host,
+                 Context& context)
     : mesh_(mesh),
       shape_(shape),
       memory_(memory),
+      host_(host),
       context_(context),
       units_(shape.layouts.size()),
       pool_owner_(memory.gradients.size(), -1),
@@ -50,6 +52,7 @@ void Reducer::begin_step() {
   wait_running();
   micro_batch_ = 0;
   finite_.begin_step();
+  host_.begin_step();
   for (const Tensor& t : memory_.shard_gradients) set_zero(context_, t);
 }
 
@@ -100,6 +103,7 @@ void Reducer::finish() {
                      micro_batch_, shape_.micro_batches));
   }
   wait_running();
+  host_.finish_gradients();
   gather_replicated();
   finite_.finish_step(context_);
 }
@@ -148,7 +152,11 @@ void Reducer::reduce(int unit) {
   finite_.look(context_, unit, u.whole);
   u.dirty = false;
   u.has_buffer = false;
-  if (shape_.in_place) return;
+  const bool last = micro_batch_ + 1 == shape_.micro_batches;
+  if (shape_.in_place) {
+    if (last) host_.gradient_final(unit);
+    return;
+  }
   wait_running();
   const Tensor& sums = at(memory_.shard_gradients, unit);
   const std::int64_t begin = layout.placement == Placement::kReplicated
@@ -164,6 +172,7 @@ void Reducer::reduce(int unit) {
        .mode = shape_.ordered ? ReduceMode::kOrdered : ReduceMode::kLibrary,
        .slice_of_rank = slice_of_rank_});
   running_unit_ = unit;
+  running_is_last_ = last;
 }
 
 void Reducer::wait_running() {
@@ -172,6 +181,7 @@ void Reducer::wait_running() {
   running_.wait_on(queue_of(context_));
   running_ = Work{};
   std::replace(pool_owner_.begin(), pool_owner_.end(), running_unit_, -1);
+  if (running_is_last_) host_.gradient_final(running_unit_);
   running_unit_ = -1;
 }
 

@@ -9,13 +9,15 @@
 #include <vector>
 
 #include "parallel/zero/finite_log.h"
+#include "parallel/zero/host_state.h"
 #include "parallel/zero/zero_memory.h"
 
 namespace k25::parallel {
 
 class Reducer {
  public:
-  Reducer(Mesh& mesh, const ZeroShape& shape, const ZeroMemory& memory, Context& context);
+  Reducer(Mesh& mesh, const ZeroShape& shape, const ZeroMemory& memory, HostState& host,
+          Context& context);
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
@@ -48,6 +50,7 @@ class Reducer {
   Mesh& mesh_;
   const ZeroShape& shape_;
   const ZeroMemory& memory_;
+  HostState& host_;
   Context& context_;
   std::vector<Unit> units_;
   std::vector<int> pool_owner_;     ///< unit, or -1
@@ -55,6 +58,7 @@ class Reducer {
   std::int64_t micro_batch_ = 0;
   Work running_;
   int running_unit_ = -1;
+  bool running_is_last_ = false;  ///< of the step, for its unit
   FiniteLog finite_;
   double waited_ = 0.0;
 };

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "kernels/core/check.h"
+#include "parallel/zero/zero_queue.h"
 
 namespace k25::parallel {
 namespace {
@@ -34,6 +35,10 @@ void check_options(const MeshShape& mesh, const ZeroOptions& options, int data_r
   if (options.open_gradients < 0) {
     fail(ErrorKind::kInternal, fmt::format("open_gradients is {}", options.open_gradients));
   }
+  if (!(options.offload.resident >= 0.0 && options.offload.resident <= 1.0)) {
+    fail(ErrorKind::kUsage, fmt::format("offload.resident is {}; it must be between 0 and 1",
+                                        options.offload.resident));
+  }
 }
 
 void check_names(const std::vector<UnitSpec>& units) {
@@ -50,6 +55,25 @@ std::int64_t micro_batches_per_reduction(const ZeroOptions& options, std::int64_
   return options.reduce_after == ReduceAfter::kStep ? micro_batches : 1;
 }
 
+// The lowest units stay on the device as long as their share allows: the next step needs their
+// parameters first and their gradients come last.
+std::vector<bool> choose_offloaded(const std::vector<UnitLayout>& layouts,
+                                   const OffloadOptions& offload) {
+  std::int64_t total = 0, kept = 0;
+  for (const UnitLayout& unit : layouts) {
+    if (unit.placement != Placement::kReplicated) total += unit.shard_elems;
+  }
+  const auto keep = static_cast<std::int64_t>(offload.resident * static_cast<double>(total));
+  std::vector<bool> offloaded;
+  for (const UnitLayout& unit : layouts) {
+    const bool sharded = unit.placement != Placement::kReplicated && unit.shard_elems > 0;
+    const bool stays = kept + unit.shard_elems <= keep;
+    offloaded.push_back(offload.any() && sharded && !stays);
+    if (sharded) kept += unit.shard_elems;
+  }
+  return offloaded;
+}
+
 }  // namespace
 
 ZeroShape::ZeroShape(const std::vector<UnitSpec>& units, const MeshShape& mesh,
@@ -64,10 +88,13 @@ ZeroShape::ZeroShape(const std::vector<UnitSpec>& units, const MeshShape& mesh,
   ordered = options.mode == ReduceMode::kOrdered;
   in_place = ordered && data_ranks == 1 && options.slots == 1;
   device = options.device;
+  offload = options.offload;
+  offloaded = choose_offloaded(layouts, offload);
 
   int num_gathered = 0, num_pooled = 0;
-  for (const UnitLayout& unit : layouts) {
-    num_gathered += resident(unit) ? 0 : 1;
+  for (int u = 0; u < static_cast<int>(layouts.size()); ++u) {
+    const UnitLayout& unit = at(layouts, u);
+    num_gathered += resident(u) ? 0 : 1;
     const bool shared = trainable(unit) && unit.placement != Placement::kReplicated;
     num_pooled += shared ? 1 : 0;
   }
@@ -79,9 +106,27 @@ ZeroShape::ZeroShape(const std::vector<UnitSpec>& units, const MeshShape& mesh,
     gradient_pool = std::min(2 + options.open_gradients, num_pooled);
 }
 
-bool ZeroShape::resident(const UnitLayout& unit) const {
-  return unit.placement == Placement::kReplicated || unit.padded() == 0 ||
-         (shards == 1 && unit.compute == DType::kFloat32);
+bool ZeroShape::masters_on_host(int unit) const {
+  return offloaded[static_cast<std::size_t>(unit)];
+}
+
+bool ZeroShape::updated_on_host(int unit) const {
+  return masters_on_host(unit) && offload.optimizer == Place::kHost;
+}
+
+bool ZeroShape::copy_on_device(int unit) const {
+  return masters_on_host(unit) && offload.params == Place::kDevice;
+}
+
+bool ZeroShape::copy_on_host(int unit) const {
+  return masters_on_host(unit) && offload.params == Place::kHost;
+}
+
+bool ZeroShape::resident(int unit) const {
+  const UnitLayout& layout = at(layouts, unit);
+  if (layout.placement == Placement::kReplicated || layout.padded() == 0) return true;
+  if (shards > 1) return false;
+  return masters_on_host(unit) ? copy_on_device(unit) : layout.compute == DType::kFloat32;
 }
 
 bool ZeroShape::trainable(const UnitLayout& unit) {
@@ -95,7 +140,7 @@ bool ZeroShape::pooled(const UnitLayout& unit) const {
 
 ZeroMemory::ZeroMemory(const ZeroShape& shape) { carve(shape); }
 
-ZeroMemory::ZeroMemory(const ZeroShape& shape, Allocator& allocator) {
+ZeroMemory::ZeroMemory(const ZeroShape& shape, Allocator& allocator, Allocator* host) {
   const ZeroPlan plan = ZeroMemory(shape).plan();
   masters_ = Arena(plan.masters, allocator);
   moments_ = Arena(plan.moments, allocator);
@@ -104,6 +149,16 @@ ZeroMemory::ZeroMemory(const ZeroShape& shape, Allocator& allocator) {
   unit_gradients_ = Arena(plan.unit_gradients, allocator);
   scratch_ = Arena(plan.reduction_scratch, allocator);
   replicated_ = Arena(plan.replicated, allocator);
+  shard_copies_ = Arena(plan.shard_copies, allocator);
+  offload_scratch_ = Arena(plan.offload_scratch, allocator);
+  if (plan.host.total().n > 0) {
+    K25_CHECK(host != nullptr, "offloaded state needs an allocator of host memory");
+    host_masters_ = Arena(plan.host.masters, *host);
+    host_moments_ = Arena(plan.host.moments, *host);
+    host_gradients_ = Arena(plan.host.gradients, *host);
+    host_copies_ = Arena(plan.host.shard_copies, *host);
+    staging_ = Arena(plan.host.staging, *host);
+  }
   carve(shape);
 }
 
@@ -114,30 +169,42 @@ ZeroPlan ZeroMemory::plan() const {
           .gathered = gathered_.peak(),
           .unit_gradients = unit_gradients_.peak(),
           .reduction_scratch = scratch_.peak(),
-          .replicated = replicated_.peak()};
+          .replicated = replicated_.peak(),
+          .shard_copies = shard_copies_.peak(),
+          .offload_scratch = offload_scratch_.peak(),
+          .host = {.masters = host_masters_.peak(),
+                   .moments = host_moments_.peak(),
+                   .gradients = host_gradients_.peak(),
+                   .shard_copies = host_copies_.peak(),
+                   .staging = staging_.peak()}};
 }
 
 void ZeroMemory::carve(const ZeroShape& shape) {
   carve_state(shape);
   carve_gathered(shape);
   carve_gradients(shape);
+  carve_offload(shape);
 }
 
 void ZeroMemory::carve_state(const ZeroShape& shape) {
-  for (const UnitLayout& unit : shape.layouts) {
+  for (int u = 0; u < static_cast<int>(shape.layouts.size()); ++u) {
+    const UnitLayout& unit = at(shape.layouts, u);
     const bool whole = unit.placement == Placement::kReplicated;
     const std::int64_t n = whole ? unit.padded() : unit.shard_elems;
-    masters.push_back((whole ? replicated_ : masters_).take(DType::kFloat32, {n}));
-    ms.push_back((whole ? replicated_ : moments_).take(DType::kFloat32, {n}));
-    vs.push_back((whole ? replicated_ : moments_).take(DType::kFloat32, {n}));
+    Arena& of_masters = shape.masters_on_host(u) ? host_masters_ : whole ? replicated_ : masters_;
+    Arena& of_moments = shape.updated_on_host(u) ? host_moments_ : whole ? replicated_ : moments_;
+    masters.push_back(of_masters.take(DType::kFloat32, {n}));
+    ms.push_back(of_moments.take(DType::kFloat32, {n}));
+    vs.push_back(of_moments.take(DType::kFloat32, {n}));
     shard_gradients.push_back((whole ? replicated_ : shard_gradients_).take(DType::kFloat32, {n}));
   }
 }
 
 void ZeroMemory::carve_gathered(const ZeroShape& shape) {
   std::int64_t largest = 0;
-  for (const UnitLayout& unit : shape.layouts) {
-    if (shape.resident(unit)) continue;
+  for (int u = 0; u < static_cast<int>(shape.layouts.size()); ++u) {
+    const UnitLayout& unit = at(shape.layouts, u);
+    if (shape.resident(u)) continue;
     const std::int64_t bytes = unit.padded() * dtype_bytes(unit.compute);
     largest = std::max(largest, bytes);
     if (shape.gather_pool == 0) gathered.push_back(gathered_.take(DType::kUInt8, {bytes}));
@@ -178,6 +245,37 @@ void ZeroMemory::carve_gradients(const ZeroShape& shape) {
   }
   finite_marks =
       scratch_.take(DType::kInt64, {trained * (shape.micro_batches / shape.per_reduction)});
+}
+
+void ZeroMemory::carve_offload(const ZeroShape& shape) {
+  bool staged = false, visiting = false;
+  for (int u = 0; u < static_cast<int>(shape.layouts.size()); ++u) {
+    const UnitLayout& unit = at(shape.layouts, u);
+    shard_copies.emplace_back();
+    host_gradients.emplace_back();
+    if (!shape.masters_on_host(u)) continue;
+    const bool narrow = unit.compute != DType::kFloat32;
+    staged = staged || (narrow && shape.updated_on_host(u) && shape.copy_on_device(u));
+    if (shape.copy_on_device(u)) {
+      shard_copies.back() = shard_copies_.take(unit.compute, {unit.shard_elems});
+    } else {
+      shard_copies.back() =
+          narrow ? host_copies_.take(unit.compute, {unit.shard_elems}) : at(masters, u);
+    }
+    if (!ZeroShape::trainable(unit)) continue;
+    if (shape.updated_on_host(u)) {
+      host_gradients.back() = host_gradients_.take(DType::kFloat32, {unit.shard_elems});
+    } else {
+      visiting = true;
+    }
+  }
+  for (int i = 0; staged && i < kStagingChunks; ++i) {
+    staging.push_back(staging_.take(DType::kBFloat16, {kOffloadChunk}));
+  }
+  if (visiting) {
+    chunk = offload_scratch_.take(DType::kFloat32, {kOffloadChunk});
+    chunk_copy = offload_scratch_.take(DType::kBFloat16, {kOffloadChunk});
+  }
 }
 
 }  // namespace k25::parallel

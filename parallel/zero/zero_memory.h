@@ -9,6 +9,9 @@
 
 namespace k25::parallel {
 
+inline constexpr std::int64_t kOffloadChunk = std::int64_t{1} << 20;  ///< elements
+inline constexpr int kStagingChunks = 16;
+
 /// What the options and the mesh mean for memory and for the order of calls.
 struct ZeroShape {
   ZeroShape(const std::vector<UnitSpec>& units, const MeshShape& mesh, const ZeroOptions& options);
@@ -23,9 +26,16 @@ struct ZeroShape {
   bool in_place = false;  ///< one rank with one slot: a unit's gradient is formed in its shard
   bool ordered = true;    ///< the reduction is ours and needs room for all ranks' slices
   Device device = Device::kCpu;
+  OffloadOptions offload;
+  std::vector<bool> offloaded;  ///< per unit
 
-  /// Read in place from the master: no gathered copy exists.
-  bool resident(const UnitLayout& unit) const;
+  bool masters_on_host(int unit) const;
+  bool updated_on_host(int unit) const;  ///< with moments and gradients there
+  bool copy_on_device(int unit) const;   ///< of the shard, in the compute dtype
+  bool copy_on_host(int unit) const;     ///< likewise; the master itself when that dtype is fp32
+
+  /// Read in place, from the master or from the shard's copy: nothing is gathered.
+  bool resident(int unit) const;
   /// Has a parameter that is not frozen.
   static bool trainable(const UnitLayout& unit);
   /// Takes its whole gradient from the pool.
@@ -35,7 +45,7 @@ struct ZeroShape {
 /// Views into the arenas, one per unit where the name is a plural; absent where a unit needs none.
 struct ZeroMemory {
   explicit ZeroMemory(const ZeroShape& shape);               ///< measures
-  ZeroMemory(const ZeroShape& shape, Allocator& allocator);  ///< allocates
+  ZeroMemory(const ZeroShape& shape, Allocator& allocator, Allocator* host);  ///< allocates
   ZeroPlan plan() const;
 
   std::vector<Tensor> masters, ms, vs;
@@ -43,6 +53,10 @@ struct ZeroMemory {
   std::vector<Tensor> gathered;         ///< uint8, per pool buffer or per gathered unit
   std::vector<Tensor> gradients;        ///< fp32, per pool buffer
   std::vector<Tensor> own_gradients;    ///< fp32 [padded], per unit with a buffer of its own
+  std::vector<Tensor> shard_copies;     ///< compute dtype, on the device or on the host
+  std::vector<Tensor> host_gradients;   ///< fp32 [shard_elems]
+  std::vector<Tensor> staging;          ///< host, bf16 [kOffloadChunk]
+  Tensor chunk, chunk_copy;             ///< device, [kOffloadChunk] fp32 and bf16
   Tensor scratch;                       ///< fp32
   Tensor finite_marks;                  ///< int64, per reduction of a step
 
@@ -51,8 +65,11 @@ struct ZeroMemory {
   void carve_state(const ZeroShape& shape);
   void carve_gathered(const ZeroShape& shape);
   void carve_gradients(const ZeroShape& shape);
+  void carve_offload(const ZeroShape& shape);
 
   Arena masters_, moments_, shard_gradients_, gathered_, unit_gradients_, scratch_, replicated_;
+  Arena shard_copies_, offload_scratch_;
+  Arena host_masters_, host_moments_, host_gradients_, host_copies_, staging_;
 };
 
 }  // namespace k25::parallel

@@ -4,6 +4,7 @@
 
 #include "kernels/core/check.h"
 #include "parallel/zero/gatherer.h"
+#include "parallel/zero/host_state.h"
 #include "parallel/zero/reducer.h"
 #include "parallel/zero/zero_queue.h"
 
@@ -11,22 +12,29 @@ namespace k25::parallel {
 
 Bytes ZeroPlan::total() const {
   return Bytes{model_state().n + gathered.n + unit_gradients.n + reduction_scratch.n +
-               replicated.n};
+               replicated.n + offload_scratch.n};
 }
 
-Bytes ZeroPlan::model_state() const { return Bytes{masters.n + moments.n + shard_gradients.n}; }
+Bytes ZeroPlan::model_state() const {
+  return Bytes{masters.n + moments.n + shard_gradients.n + shard_copies.n};
+}
+
+Bytes ZeroPlan::Host::total() const {
+  return Bytes{masters.n + moments.n + gradients.n + shard_copies.n + staging.n};
+}
 
 class ZeroStore::Impl {
  public:
   Impl(Mesh& mesh, const std::vector<UnitSpec>& units, const ZeroOptions& options, Context& run_on,
-       Allocator& allocator)
+       Allocator& allocator, Allocator* host_allocator)
       : shard(mesh.shard_comm().rank()),
         context(run_on),
         reshard_after(options.reshard_after),
         shape(units, mesh.shape(), options),
-        memory(shape, allocator),
-        gatherer(mesh, shape, memory, run_on),
-        reducer(mesh, shape, memory, run_on) {}
+        memory(shape, allocator, host_allocator),
+        host(mesh, shape, memory, run_on),
+        gatherer(mesh, shape, memory, host, run_on),
+        reducer(mesh, shape, memory, host, run_on) {}
 
   enum class Stage : std::uint8_t { kBetweenSteps, kMicroBatches, kFinished };
 
@@ -38,11 +46,17 @@ class ZeroStore::Impl {
                      call));
   }
 
+  Tensor state(const std::vector<Tensor>& tensors, int unit) {
+    if (host.holds(unit)) host.settle(unit);
+    return at(tensors, unit);
+  }
+
   const int shard;
-  const Context& context;
+  Context& context;
   const ReshardAfter reshard_after;
   const ZeroShape shape;
   const ZeroMemory memory;
+  HostState host;
   Gatherer gatherer;
   Reducer reducer;
   Stage stage = Stage::kBetweenSteps;
@@ -54,11 +68,11 @@ ZeroPlan ZeroStore::plan(const std::vector<UnitSpec>& units, const MeshShape& me
 }
 
 ZeroStore::ZeroStore(Mesh& mesh, const std::vector<UnitSpec>& units, const ZeroOptions& options,
-                     Context& context, Allocator& allocator) {
+                     Context& context, Allocator& allocator, Allocator* host) {
   if (allocator.device() != options.device) {
     fail(ErrorKind::kInternal, "ZeroStore: the allocator's memory is not on options.device");
   }
-  impl_ = std::make_unique<Impl>(mesh, units, options, context, allocator);
+  impl_ = std::make_unique<Impl>(mesh, units, options, context, allocator, host);
 }
 
 ZeroStore::~ZeroStore() = default;
@@ -76,9 +90,9 @@ int ZeroStore::unit_index(const std::string& name) const {
   fail(ErrorKind::kInternal, fmt::format("no unit is named {}", name));
 }
 
-Tensor ZeroStore::master(int unit) { return at(impl_->memory.masters, unit); }
-Tensor ZeroStore::m(int unit) { return at(impl_->memory.ms, unit); }
-Tensor ZeroStore::v(int unit) { return at(impl_->memory.vs, unit); }
+Tensor ZeroStore::master(int unit) { return impl_->state(impl_->memory.masters, unit); }
+Tensor ZeroStore::m(int unit) { return impl_->state(impl_->memory.ms, unit); }
+Tensor ZeroStore::v(int unit) { return impl_->state(impl_->memory.vs, unit); }
 
 Tensor ZeroStore::shard_gradient(int unit) {
   impl_->expect(Impl::Stage::kFinished, "shard_gradient");
@@ -133,6 +147,32 @@ void ZeroStore::finish_gradients() {
   impl_->stage = Impl::Stage::kFinished;
 }
 
+void ZeroStore::update(const ShardUpdate& update) {
+  impl_->expect(Impl::Stage::kFinished, "update");
+  impl_->host.update(update);
+  for (int u = 0; u < num_units(); ++u) {
+    if (impl_->host.holds(u)) continue;
+    const ZeroMemory& memory = impl_->memory;
+    const std::int64_t n = at(memory.masters, u).numel();
+    for_each_trained_range(
+        layout(u), shard_begin(u), n, n,
+        [&](const ParameterSpec& parameter, std::int64_t begin, std::int64_t end) {
+          update(impl_->context,
+                 {.parameter = parameter,
+                  .master = at(memory.masters, u).slice(0, begin, end),
+                  .m = at(memory.ms, u).slice(0, begin, end),
+                  .v = at(memory.vs, u).slice(0, begin, end),
+                  .gradient = at(memory.shard_gradients, u).slice(0, begin, end),
+                  .copy_out = {}});
+        });
+  }
+}
+
+void ZeroStore::gradient_written(int unit) {
+  impl_->expect(Impl::Stage::kFinished, "gradient_written");
+  if (impl_->host.holds(unit)) impl_->host.gradient_final(unit);
+}
+
 void ZeroStore::end_step() {
   impl_->expect(Impl::Stage::kFinished, "end_step");
   impl_->gatherer.drop("end_step");
@@ -141,10 +181,15 @@ void ZeroStore::end_step() {
 
 ZeroStore::BadElement ZeroStore::first_bad_gradient() const { return impl_->reducer.first_bad(); }
 
-void ZeroStore::invalidate() { impl_->gatherer.drop("invalidate"); }
+void ZeroStore::invalidate() {
+  impl_->gatherer.drop("invalidate");
+  impl_->host.refresh();
+}
 
 double ZeroStore::take_wait_seconds() {
   return impl_->gatherer.take_wait_seconds() + impl_->reducer.take_wait_seconds();
 }
+
+OffloadTimes ZeroStore::take_offload_times() { return impl_->host.take_times(); }
 
 }  // namespace k25::parallel

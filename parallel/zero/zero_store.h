@@ -11,7 +11,7 @@
 //                gradient_done(u)
 //     end_micro_batch()
 //   finish_gradients()      every shard now holds the step's ordered sum of slot gradients
-//   (update masters in place through master(u), m(u), v(u))
+//   update(f)               calls f for every trained range
 //   end_step()              gathered copies are stale from here
 //
 // Reduction, mode kOrdered: slot s belongs to data rank s mod W in round s div W (W data ranks). A
@@ -35,10 +35,25 @@
 // end_step. Replicated units, and on one shard all units that compute in fp32, are read in place
 // and never gathered.
 //
+// Offloaded units (all sharded ones but the lowest, whose share is offload.resident) have state in
+// host memory, which is pinned where the device is a GPU:
+//
+//   optimizer: host   masters and moments; the update runs on a thread of the store's own, unit 0
+//                     first, while the caller goes on with the next step: what needs a unit
+//                     (acquire, prefetch, master, m, v) waits for its update. Gradients follow each
+//                     unit's last reduction to the host, beside the computation.
+//   params: host      the parameters between their uses: gathered from there, on a stream of copies.
+//                     Without optimizer: host the masters lie there too and visit the device for
+//                     the update.
+//   params: device    with optimizer: host, a copy of the shard in the compute dtype stays.
+//
+// The arithmetic is the same wherever it runs, so offload changes no bit.
+//
 // Errors  kInternal for calls out of order, naming the unit; kUsage for options that do not fit the
 // mesh.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -54,6 +69,16 @@ enum class ReshardAfter : std::uint8_t { kForward, kMicroBatch, kStep };
 enum class ReduceAfter : std::uint8_t { kMicroBatch, kStep };  ///< matters to kLibrary only
 enum class Phase : std::uint8_t { kForward, kBackward };
 
+enum class Place : std::uint8_t { kDevice, kHost };
+
+struct OffloadOptions {
+  Place optimizer = Place::kDevice;
+  Place params = Place::kDevice;
+  double resident = 0.0;  ///< share of the sharded state that stays on the device
+  int threads = 1;        ///< of the update on the host
+  bool any() const { return optimizer == Place::kHost || params == Place::kHost; }
+};
+
 struct ZeroOptions {
   ReshardAfter reshard_after = ReshardAfter::kForward;
   ReduceAfter reduce_after = ReduceAfter::kMicroBatch;
@@ -64,15 +89,46 @@ struct ZeroOptions {
   std::int64_t slots = 1;  ///< S, a multiple of the data ranks
   std::int64_t micro_batches_per_slot = 1;
   DType compute = DType::kFloat32;
-  Device device = Device::kCpu;  ///< where the state lives and the blocks compute
+  Device device = Device::kCpu;  ///< where the blocks compute and what is not offloaded lives
+  OffloadOptions offload;
 };
 
 /// Bytes of one rank, by category; made by the same code that allocates.
 struct ZeroPlan {
   Bytes masters, moments, shard_gradients, gathered, unit_gradients, reduction_scratch;
-  Bytes replicated;  ///< master, moments and gradients of replicated units
-  Bytes total() const;
-  Bytes model_state() const;  ///< masters + moments + shard_gradients: falls as 1/W
+  Bytes replicated;     ///< master, moments and gradients of replicated units
+  Bytes shard_copies;   ///< of offloaded units, in the compute dtype
+  Bytes offload_scratch;
+  struct Host {
+    Bytes masters, moments, gradients, shard_copies, staging;
+    Bytes total() const;
+  };
+  Host host;                  ///< of offloaded units
+  Bytes total() const;        ///< on the device
+  Bytes model_state() const;  ///< masters, moments, shard gradients and copies: falls as 1/W
+};
+
+/// One range of a trained parameter, as an update sees it: [n] views, all on one device.
+struct UpdatePiece {
+  const ParameterSpec& parameter;
+  Tensor master, m, v;
+  Tensor gradient;
+  Tensor copy_out;  ///< absent, or bf16: the new master rounded
+};
+/// Runs on any thread; all it needs beside its arguments it holds by value.
+using ShardUpdate = std::function<void(Context& context, const UpdatePiece& piece)>;
+
+/// Seconds of an update on the host.
+struct OffloadTimes {
+  double copy = 0.0;     ///< that the update waited for copies
+  double compute = 0.0;  ///< of arithmetic
+  double exposed = 0.0;  ///< that the caller's thread waited for either
+  OffloadTimes& operator+=(const OffloadTimes& o) {
+    copy += o.copy;
+    compute += o.compute;
+    exposed += o.exposed;
+    return *this;
+  }
 };
 
 class ZeroStore {
@@ -80,8 +136,9 @@ class ZeroStore {
   static ZeroPlan plan(const std::vector<UnitSpec>& units, const MeshShape& mesh,
                        const ZeroOptions& options);
 
+  /// `host` may be null when nothing is offloaded.
   ZeroStore(Mesh& mesh, const std::vector<UnitSpec>& units, const ZeroOptions& options,
-            Context& context, Allocator& allocator);
+            Context& context, Allocator& allocator, Allocator* host = nullptr);
   ~ZeroStore();
 
   const Context& context() const;  ///< whose stream the state is written on
@@ -89,7 +146,7 @@ class ZeroStore {
   const UnitLayout& layout(int unit) const;
   int unit_index(const std::string& name) const;  ///< throws kInternal for an unknown name
 
-  // State of this rank: [shard_elems] fp32 (a replicated unit: [padded]).
+  // State of this rank: [shard_elems] fp32 (a replicated unit: [padded]), wherever it lives.
   Tensor master(int unit);
   Tensor m(int unit);
   Tensor v(int unit);
@@ -115,7 +172,12 @@ class ZeroStore {
   void gradient_done(int unit);
   void end_micro_batch();
   void finish_gradients();
+  /// Enqueues the update of every trained range, each once. Its error may come later, from a call
+  /// that needs the unit.
+  void update(const ShardUpdate& update);
   void end_step();
+  /// Tells that shard_gradient(unit) was written to after finish_gradients.
+  void gradient_written(int unit);
 
   /// Where this rank's own gradients of the step were first not finite, before any reduction; unit
   /// is -1 when they all are. `element` counts in the unit's flat buffer. On a GPU call it after
@@ -132,6 +194,8 @@ class ZeroStore {
 
   /// Seconds that acquire and finish_gradients spent waiting since the last call.
   double take_wait_seconds();
+  /// Of the updates on the host, since the last call.
+  OffloadTimes take_offload_times();
 
  private:
   class Impl;

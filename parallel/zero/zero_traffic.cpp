@@ -34,7 +34,7 @@ class GatherCounter {
 
   void play(const UnitUse& use) {
     const auto u = static_cast<std::size_t>(use.unit);
-    if (shape_.resident(shape_.layouts[u])) return;
+    if (shape_.resident(use.unit)) return;
     const bool prefetch = use.kind == UnitUse::Kind::kPrefetch;
     if (!prefetch && use.kind != UnitUse::Kind::kAcquire) return release(use);
     if (prefetch && users_[u] > 0) return;
@@ -104,6 +104,23 @@ std::vector<std::int64_t> count_gathers(const ZeroShape& shape, const ZeroOption
   return gathers;
 }
 
+/// What an offloaded unit's shard costs between host and device.
+void add_host_traffic(const ZeroShape& shape, int u, std::int64_t gathers, ZeroTraffic& t) {
+  if (!shape.masters_on_host(u)) return;
+  const UnitLayout& unit = shape.layouts[static_cast<std::size_t>(u)];
+  const std::int64_t wide = bytes_of(Elems{unit.shard_elems}, DType::kFloat32).n;
+  const std::int64_t copy = bytes_of(Elems{unit.shard_elems}, unit.compute).n;
+  if (shape.copy_on_host(u)) t.host_to_device.n += gathers * copy;
+  if (!ZeroShape::trainable(unit)) return;
+  t.device_to_host.n += wide;  // the gradient, or the master after its visit
+  if (shape.updated_on_host(u)) {
+    if (shape.copy_on_device(u)) t.host_to_device.n += copy;
+  } else {
+    t.host_to_device.n += wide;
+    if (copy != wide) t.device_to_host.n += copy;
+  }
+}
+
 }  // namespace
 
 ZeroTraffic plan_traffic(const std::vector<UnitSpec>& units, const MeshShape& mesh,
@@ -122,6 +139,7 @@ ZeroTraffic plan_traffic(const std::vector<UnitSpec>& units, const MeshShape& me
       t.gather_wire.n += own * (shape.shards - 1);
     };
     gather(gathers[u], unit.compute);
+    add_host_traffic(shape, static_cast<int>(u), gathers[u], t);
     if (!ZeroShape::trainable(unit)) continue;
     // A replicated unit's sums come together once, for the update of every rank.
     if (unit.placement == Placement::kReplicated) gather(1, DType::kFloat32);

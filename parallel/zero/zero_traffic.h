@@ -25,6 +25,8 @@ struct ZeroTraffic {
   /// Bytes of the whole reduced gradients, what this rank sends of them to others, and what it
   /// reads and writes to add them up.
   Bytes reduced, reduce_wire, reduce_local;
+  /// Of offloaded units: gradients and masters down, parameters and masters up.
+  Bytes device_to_host, host_to_device;
   Bytes own_gathered;  ///< this rank's part of what is gathered, in the compute dtype
 };
 

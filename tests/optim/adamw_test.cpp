@@ -80,7 +80,7 @@ class AdamWTest : public testing::Test {
     store_.end_micro_batch();
     store_.finish_gradients();
     const StepPlan plan = decide(stats, state_, options_);
-    apply_adamw(context_, store_, plan);
+    apply_adamw(store_, plan);
     store_.end_step();
     state_ = plan.next;
     return plan;

@@ -17,6 +17,7 @@ namespace {
 
 using parallel::MeshShape;
 using parallel::Oracle;
+using parallel::Place;
 using parallel::ReduceAfter;
 using parallel::ReshardAfter;
 using parallel::test_world;
@@ -126,8 +127,8 @@ struct Sharded {
   Sharded(const MeshShape& shape, const ZeroOptions& options)
       : zero(options),
         mesh(test_world(), shape),
-        store(mesh, toy.units(), options, context, allocator),
-        statistics(mesh, store, allocator, allocator) {
+        store(mesh, toy.units(), options, context, allocator, &host),
+        statistics(mesh, store, host, allocator) {
     toy.init(store);
   }
 
@@ -147,7 +148,7 @@ struct Sharded {
     EXPECT_EQ(stats.label_tokens, shared_stats(number, zero).label_tokens);
     square_sum = stats.gradient_square_sum;
     const StepPlan plan = decide(stats, state, optim_options());
-    apply_adamw(context, store, plan);
+    apply_adamw(store, plan);
     store.end_step();
     state = plan.next;
     return plan;
@@ -156,7 +157,7 @@ struct Sharded {
   Toy toy;
   ZeroOptions zero;
   parallel::Mesh mesh;
-  HostAllocator allocator;
+  HostAllocator allocator, host;  // `host` stands for pinned memory beside a device's
   Context context;
   ZeroStore store;
   Statistics statistics;
@@ -164,10 +165,16 @@ struct Sharded {
   double square_sum = 0.0;
 };
 
+std::string describe(const parallel::OffloadOptions& o) {
+  const auto place = [](Place p) { return std::string(p == Place::kHost ? "host" : "device"); };
+  return place(o.optimizer) + " " + place(o.params) + " " + std::to_string(o.resident);
+}
+
 void train(const MeshShape& shape, const ZeroOptions& options) {
   SCOPED_TRACE("replicate " + std::to_string(shape.replicate) + " shard " +
                std::to_string(shape.shard) + " " + std::string(dtype_name(options.compute)) +
-               " per slot " + std::to_string(options.micro_batches_per_slot));
+               " per slot " + std::to_string(options.micro_batches_per_slot) + " offload " +
+               describe(options.offload));
   Sharded run(shape, options);
   Serial serial(run.toy, options);
   int clipped = 0, skipped = 0;
@@ -211,6 +218,27 @@ TEST(TrainingMpi, OptionsDoNotChangeTheBits) {
                                              .open_gradients = 1,
                                              .slots = 12,
                                              .compute = DType::kBFloat16});
+    }
+  }
+}
+
+// Half of the units on the host, or all, by any rule; with a reduction, and in place.
+TEST(TrainingMpi, OffloadDoesNotChangeTheBits) {
+  for (const DType compute : {DType::kFloat32, DType::kBFloat16}) {
+    for (const auto& [optimizer, params] : {std::pair{Place::kHost, Place::kDevice},
+                                            std::pair{Place::kHost, Place::kHost},
+                                            std::pair{Place::kDevice, Place::kHost}}) {
+      for (const double resident : {0.0, 0.5}) {
+        const std::int64_t slots = resident == 0.0 ? test_world().size() : 12;
+        train({.shard = test_world().size()}, {.open_gradients = 1,
+                                               .slots = slots,
+                                               .micro_batches_per_slot = 12 / slots,
+                                               .compute = compute,
+                                               .offload = {.optimizer = optimizer,
+                                                           .params = params,
+                                                           .resident = resident,
+                                                           .threads = 2}});
+      }
     }
   }
 }

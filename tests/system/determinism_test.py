@@ -108,6 +108,27 @@ class Options(TrainTest):
                     hashes[name] = state_hash(folder)
         self.assertEqual(len(set(hashes.values())), 1, hashes)
 
+    def test_offload_changes_no_bit(self):  # A12, A31, C22
+        # The clip holds some of these steps; checkpoints and evaluations come while updates run.
+        common = {"train.steps": 6, "optim.clip": 0.7, "checkpoint.every": 2, "eval.every": 3}
+        for precision in ("fp32", "bf16"):
+            plain = self.ordered({**common, "train.precision": precision}, 2, name=f"{precision}-plain")
+            for optimizer, params, resident in (("host", "device", 0), ("host", "host", 0),
+                                                ("device", "host", 0), ("host", "host", 0.4)):
+                name = f"{precision}-{optimizer}-{params}-{resident}"
+                run = self.ordered({**common, "train.precision": precision, "offload.optimizer": optimizer,
+                                    "offload.params": params, "offload.resident": resident}, 2, name=name)
+                self.assertEqual(state_hash(run), state_hash(plain), name)
+                self.assertEqual([s["loss"] for s in k25_testing.steps(run)],
+                                 [s["loss"] for s in k25_testing.steps(plain)], name)
+                exposed = [s.get("offload_exposed_ms") for s in k25_testing.steps(run)]
+                self.assertEqual(all(e is not None for e in exposed), optimizer == "host", name)
+            moved = self.ordered({**common, "train.precision": precision, "offload.optimizer": "host"}, 1,
+                                 name=f"{precision}-one")
+            self.assertEqual(state_hash(moved), state_hash(plain))
+        norms = [s["gnorm"] for s in k25_testing.steps(plain)]
+        self.assertTrue(min(norms) < 0.7 < max(norms), norms)
+
     def test_recompute_changes_no_bit(self):  # A33
         plain = self.ordered({"train.steps": 4}, 2, name="plain")
         for name, changes in (("all", {"recompute.layers": "all", "recompute.check": True}),

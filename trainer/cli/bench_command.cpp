@@ -26,6 +26,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+double gib(std::int64_t bytes) { return static_cast<double>(bytes) * 0x1p-30; }
+
 struct BenchArguments {
   std::string config;
   std::vector<std::string> overrides;
@@ -107,9 +109,12 @@ void run_bench_step(const BenchArguments& arguments, const CommandContext& comma
     });
   });
   Model& model = *made;
-  const parallel::ZeroOptions zero = resolve_zero(config, model, runtime.memory_budget());
+  parallel::ZeroOptions zero = resolve_zero(config, model, runtime.memory_budget());
+  zero.offload.threads = runtime.offload_threads(config);
+  const MemoryPlan plan = plan_memory(config, model, zero);
+  require_fit(plan, runtime.memory_budget(), runtime.host_budget());
   parallel::ZeroStore store(runtime.mesh(), model.units(), zero, runtime.context(),
-                            runtime.allocator());
+                            runtime.allocator(), &runtime.host_allocator());
   model.allocate(runtime.context(), runtime.allocator());
   initialize_parameters(store, config.run.seed);
   Stepper stepper(runtime, config, model, store, corpus, sampler);
@@ -117,11 +122,15 @@ void run_bench_step(const BenchArguments& arguments, const CommandContext& comma
   state.mixture = sampler.initial_state();
 
   std::vector<double> seconds;
+  parallel::OffloadTimes offload;
   for (std::int64_t i = 0; i < arguments.warmup + arguments.steps; ++i) {
     const Stopwatch watch;
-    stepper.run(state, false);
-    runtime.mesh().wait(runtime.context());
-    if (i >= arguments.warmup) seconds.push_back(watch.seconds());
+    const StepResult result = stepper.run(state, false);
+    // An update on the host ends in the next step, which waits for it where it needs it.
+    if (!zero.offload.any()) runtime.mesh().wait(runtime.context());
+    if (i < arguments.warmup) continue;
+    seconds.push_back(watch.seconds());
+    offload += result.offload;
   }
   std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];
@@ -134,10 +143,18 @@ void run_bench_step(const BenchArguments& arguments, const CommandContext& comma
     fmt::print(
         "step ranks={} tokens={:.0f} median_ms={:.2f} min_ms={:.2f} max_ms={:.2f} tok/s={:.0f} "
         "gflop/s={:.1f} gemm_ceiling_gflop/s={:.1f} floor_ms={:.2f} floor/median={:.3f} "
-        "mem_gib={:.3f}\n{}\n",
+        "mem_gib={:.3f} planned_gib={:.3f} model_state_gib={:.3f}\n",
         world.size(), tokens, 1e3 * median, 1e3 * seconds.front(), 1e3 * seconds.back(),
         tokens / median, flops * 1e-9 / median, ceiling, 1e3 * floor, floor / median,
-        static_cast<double>(peak) * 0x1p-30, runtime.fingerprint());
+        gib(peak), gib(plan.total().n), gib(plan.zero.model_state().n));
+    if (zero.offload.any()) {
+      const double per_step = 1e3 / static_cast<double>(seconds.size());
+      fmt::print(
+          "offload copy_ms={:.2f} cpu_ms={:.2f} exposed_ms={:.2f} threads={} host_gib={:.3f}\n",
+          offload.copy * per_step, offload.compute * per_step, offload.exposed * per_step,
+          zero.offload.threads, gib(plan.host().n));
+    }
+    fmt::print("{}\n", runtime.fingerprint());
   }
 }
 

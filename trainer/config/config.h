@@ -79,6 +79,12 @@ struct ZeroConfig {
   int prefetch = 1;
 };
 
+struct OffloadConfig {
+  parallel::Place optimizer = parallel::Place::kDevice, params = parallel::Place::kDevice;
+  double resident = 0.0;
+  int threads = 0;  ///< 0: auto
+};
+
 /// Layers count from 1 here, as the bands of a recipe do; both ends belong to the range.
 struct LayerRange {
   std::int64_t first = 0, last = 0;
@@ -137,6 +143,7 @@ struct Config {
   parallel::MeshShape mesh;         ///< shard 0 until resolved from `auto`
   ReduceConfig reduce;
   ZeroConfig zero;
+  OffloadConfig offload;
   RecomputeConfig recompute;
   CheckpointConfig checkpoint;
   EvalConfig eval;

@@ -84,6 +84,18 @@ void find_in_recompute(const Config& c, Effects& effects) {
   }
 }
 
+void find_in_offload(const Config& c, Effects& effects) {
+  const bool any = c.offload.optimizer == parallel::Place::kHost ||
+                   c.offload.params == parallel::Place::kHost;
+  if (!any) effects.no_effect_of_all({"offload.resident"}, "nothing is offloaded");
+  if (c.offload.optimizer == parallel::Place::kDevice) {
+    effects.no_effect_of_all({"offload.threads"}, "offload.optimizer is device");
+  }
+  if (any && c.offload.resident == 1.0) {
+    effects.say("offload.resident", "keeps all state on the device, so nothing is offloaded");
+  }
+}
+
 void find_in_output(const Config& c, Effects& effects) {
   for (const auto& [key, every] :
        {std::pair{"checkpoint.every", c.checkpoint.every}, std::pair{"eval.every", c.eval.every}}) {
@@ -124,6 +136,7 @@ std::vector<std::string> settings_without_effect(const ParsedConfig& parsed, std
     effects.no_effect_of_all({"zero.reduce_after"}, "reduce.mode is ordered");
   }
   find_in_recompute(c, effects);
+  find_in_offload(c, effects);
   find_in_output(c, effects);
   find_in_debug(c, ranks, effects);
   return effects.take();

@@ -148,10 +148,11 @@ std::vector<Key> optim_keys() {
 }
 
 std::vector<Key> parallel_keys() {
+  constexpr auto kDevice = parallel::Place::kDevice;
+  constexpr auto kHost = parallel::Place::kHost;
   using parallel::ReduceAfter;
   using parallel::ReduceMode;
   using parallel::ReshardAfter;
-  const auto only_device = [](Config&, std::size_t) {};
   return {
       integer(
           "mesh.replicate", "1", "replicas of the sharded model",
@@ -189,18 +190,23 @@ std::vector<Key> parallel_keys() {
       integer(
           "zero.prefetch", "1", "units gathered ahead",
           [](Config& c) -> auto& { return c.zero.prefetch; }, 0, 64),
-      choice("offload.optimizer", "device", "where moments live (host offload needs the GPU build)",
-             {"device"}, only_device),
-      choice("offload.params", "device", "where masters live (host offload needs the GPU build)",
-             {"device"}, only_device),
-      {.info = {"offload.resident", "number", "0", "share of offloaded state kept on the device"},
-       .read =
-           [](const YamlNode& node, Config&, std::string& canonical) {
-             double value = 0.0;
-             std::string expected = read_number(node, {0.0, 0.0}, value);
-             canonical = "0";
-             return expected.empty() ? expected : "0 (offload is not built yet)";
-           }},
+      choice("offload.optimizer", "device",
+             "where masters and moments live and AdamW runs; host: pinned memory, updated by the "
+             "CPU behind the next step's first units",
+             {"device", "host"},
+             [](Config& c, std::size_t i) { c.offload.optimizer = i == 0 ? kDevice : kHost; }),
+      choice("offload.params", "device",
+             "where a rank's part of the parameters waits for its gather; host without "
+             "offload.optimizer: host keeps the masters there too",
+             {"device", "host"},
+             [](Config& c, std::size_t i) { c.offload.params = i == 0 ? kDevice : kHost; }),
+      number("offload.resident", "0",
+             "share of the offloaded state that stays on the device, lowest layers first",
+             [](Config& c) -> auto& { return c.offload.resident; }, {0.0, 1.0}),
+      integer_or(
+          "offload.threads", "auto",
+          "CPU threads of a rank's update; auto: this host's cores by its ranks, less one",
+          [](Config& c) -> auto& { return c.offload.threads; }, 0, 1, 4096),
   };
 }
 

@@ -53,6 +53,11 @@ Json json_of(const StepRecord& r) {
   j["data_ms"] = r.data_ms;
   j["wait_ms"] = r.wait_ms;
   j["save_ms"] = r.save_ms;
+  if (r.offload_ms) {
+    j["offload_copy_ms"] = r.offload_ms->copy;
+    j["offload_cpu_ms"] = r.offload_ms->cpu;
+    j["offload_exposed_ms"] = r.offload_ms->exposed;
+  }
   j["mem_gib"] = r.memory_gib;
   j["tokens"] = r.label_tokens;
   j["total_tokens"] = r.total_tokens;

@@ -24,6 +24,10 @@ struct StepRecord {
   std::optional<double> tflops;    ///< model FLOPs per rank and second
   std::optional<double> mfu;       ///< only for a known device
   double step_ms = 0.0, data_ms = 0.0, wait_ms = 0.0, save_ms = 0.0;
+  struct OffloadMs {
+    double copy = 0.0, cpu = 0.0, exposed = 0.0;
+  };
+  std::optional<OffloadMs> offload_ms;  ///< of an update on the host
   double memory_gib = 0.0;
   std::optional<double> memory_percent;
   std::int64_t label_tokens = 0, total_tokens = 0;

@@ -132,11 +132,11 @@ LoadedRun load_folder(parallel::World& world, const std::string& folder,
       run.model = std::make_unique<Model>(config.model, run.runtime->shape(config), config.freeze,
                                           config.recompute);
     });
-    const parallel::ZeroOptions zero =
-        resolve_zero(config, *run.model, run.runtime->memory_budget());
-    run.store =
-        std::make_unique<parallel::ZeroStore>(run.runtime->mesh(), run.model->units(), zero,
-                                              run.runtime->context(), run.runtime->allocator());
+    parallel::ZeroOptions zero = resolve_zero(config, *run.model, run.runtime->memory_budget());
+    zero.offload.threads = run.runtime->offload_threads(config);
+    run.store = std::make_unique<parallel::ZeroStore>(
+        run.runtime->mesh(), run.model->units(), zero, run.runtime->context(),
+        run.runtime->allocator(), &run.runtime->host_allocator());
     run.model->allocate(run.runtime->context(), run.runtime->allocator());
   });
   load_checkpoint(run.runtime->mesh(), *run.store, folder, LoadWhat::kWeightsOnly);

@@ -18,7 +18,7 @@ using parallel::ReduceAfter;
 using parallel::ReshardAfter;
 
 std::string row(const std::string& name, Bytes bytes) {
-  return fmt::format("{:<22}{:>16}", name, bytes.n);
+  return fmt::format("{:<26}{:>16}", name, bytes.n);
 }
 
 std::int64_t first_number(const std::string& path) {
@@ -65,11 +65,19 @@ Bytes MemoryPlan::total() const {
   return sum;
 }
 
+Bytes MemoryPlan::host() const {
+  Bytes sum;
+  for (const MemoryRow& part : rows()) sum.n += part.host.n;
+  return sum;
+}
+
 std::vector<MemoryRow> MemoryPlan::rows() const {
   const bool on_device = device == Device::kCpu;
-  return {{"masters", zero.masters, {}},
-          {"moments", zero.moments, {}},
-          {"shard gradients", zero.shard_gradients, {}},
+  return {{"masters", zero.masters, zero.host.masters},
+          {"moments", zero.moments, zero.host.moments},
+          {"shard gradients", zero.shard_gradients, zero.host.gradients},
+          {"parameters' shards", zero.shard_copies, zero.host.shard_copies},
+          {"offload buffers", zero.offload_scratch, zero.host.staging},
           {"replicated state", zero.replicated, {}},
           {"gathered parameters", zero.gathered, {}},
           {"unit gradients", zero.unit_gradients, {}},
@@ -86,11 +94,13 @@ std::vector<MemoryRow> MemoryPlan::rows() const {
 std::vector<std::string> MemoryPlan::lines() const {
   std::vector<std::string> lines;
   for (const MemoryRow& part : rows()) {
-    const bool on_host = part.host.n > 0;
-    lines.push_back(
-        row(on_host ? "snapshot (on host)" : part.name, on_host ? part.host : part.device));
+    if (part.device.n > 0 || part.host.n == 0) lines.push_back(row(part.name, part.device));
   }
   lines.push_back(row("total", total()));
+  for (const MemoryRow& part : rows()) {
+    if (part.host.n > 0) lines.push_back(row(part.name + ", host", part.host));
+  }
+  if (host().n > 0) lines.push_back(row("total, host", host()));
   return lines;
 }
 
@@ -112,7 +122,11 @@ parallel::ZeroOptions resolve_zero(const Config& config, const Model& model, Byt
                                 .slots = config.reduce.slots,
                                 .micro_batches_per_slot = micro_batches / config.reduce.slots,
                                 .compute = config.train.precision,
-                                .device = model.shape().device};
+                                .device = model.shape().device,
+                                .offload = {.optimizer = config.offload.optimizer,
+                                            .params = config.offload.params,
+                                            .resident = config.offload.resident,
+                                            .threads = std::max(1, config.offload.threads)}};
   // Ordered by traffic, least first.
   for (const ReshardAfter reshard :
        {ReshardAfter::kStep, ReshardAfter::kMicroBatch, ReshardAfter::kForward}) {
@@ -130,20 +144,30 @@ Bytes host_memory_budget(int ranks_on_host) {
   return {std::min(shared / std::max(ranks_on_host, 1), address_space_limit())};
 }
 
-void require_fit(const MemoryPlan& plan, Bytes budget) {
-  if (plan.total().n <= budget.n) return;
+void require_fit(const MemoryPlan& plan, Bytes budget, Bytes host_budget) {
+  const bool gpu = plan.device == Device::kCuda;
+  const Bytes device = gpu ? plan.total() : Bytes{plan.total().n + plan.host().n};
+  const Bytes host = gpu ? plan.host() : Bytes{};
+  const bool fits = device.n <= budget.n;
+  if (fits && host.n <= host_budget.n) return;
   std::string table;
   for (const std::string& line : plan.lines()) table += "\n  " + line;
-  fail(
-      ErrorKind::kUsage,
-      fmt::format(
-          "this run needs {} bytes on each rank, and {} are available ({}). Use more {}, a smaller "
-          "train.micro_batch, zero.reshard_after: forward, or a smaller model.{}",
-          plan.total().n, budget.n,
-          plan.device == Device::kCuda
-              ? "free device memory"
-              : "MemAvailable, cgroup and ulimit, shared by the ranks of this host",
-          plan.device == Device::kCuda ? "GPUs" : "hosts", table));
+  constexpr const char* kHostMemory =
+      "MemAvailable, cgroup and ulimit, shared by the ranks of this host";
+  if (!fits) {
+    fail(ErrorKind::kUsage,
+         fmt::format("this run needs {} bytes on each rank, and {} are available ({}). Use more "
+                     "{}, a smaller train.micro_batch, zero.reshard_after: forward, {}or a smaller "
+                     "model.{}",
+                     device.n, budget.n, gpu ? "free device memory" : kHostMemory,
+                     gpu ? "GPUs" : "hosts",
+                     gpu ? "recompute.layers, offload.optimizer: host, " : "", table));
+  }
+  fail(ErrorKind::kUsage,
+       fmt::format("this run needs {} bytes of host memory on each rank, and {} are available "
+                   "({}). Use more hosts, fewer ranks on each, a higher offload.resident, or no "
+                   "offload.{}",
+                   host.n, host_budget.n, kHostMemory, table));
 }
 
 }  // namespace k25::trainer

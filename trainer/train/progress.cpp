@@ -33,6 +33,10 @@ StepRecord Progress::record(const Input& in) {
   r.data_ms = 1e3 * in.result.data_seconds;
   r.wait_ms = 1e3 * in.result.wait_seconds;
   r.save_ms = 1e3 * in.save_seconds;
+  if (in.config.offload.optimizer == parallel::Place::kHost) {
+    const parallel::OffloadTimes& o = in.result.offload;
+    r.offload_ms = {1e3 * o.copy, 1e3 * o.compute, 1e3 * o.exposed};
+  }
   r.memory_gib = static_cast<double>(in.memory.n) / (1 << 30);
   r.label_tokens = in.result.stats.label_tokens;
   r.total_tokens = in.state.label_tokens;

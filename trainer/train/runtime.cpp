@@ -1,6 +1,8 @@
 #include "trainer/train/runtime.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <thread>
 
 #include "parallel/comm/agree.h"
 #include "parallel/comm/cuda_backend.h"
@@ -133,6 +135,17 @@ Bytes Runtime::memory_budget() const {
     if (device_ != nullptr) return device_->free_memory();
   }
   return host_memory_budget(world_.local_size());
+}
+
+Bytes Runtime::host_budget() const { return host_memory_budget(world_.local_size()); }
+
+int Runtime::offload_threads(const Config& config) const {
+  if (config.offload.threads > 0) return config.offload.threads;
+  // An affinity mask of this rank's own names its share already.
+  const auto all = static_cast<int>(std::thread::hardware_concurrency());
+  const int cores = available_cores();
+  const int share = cores < all ? cores : cores / world_.local_size();
+  return std::max(1, share - 1);
 }
 
 std::string Runtime::fingerprint() const {

@@ -40,6 +40,10 @@ class Runtime {
   std::optional<Bytes> device_memory() const;
   /// What the plan may use where the model lives.
   Bytes memory_budget() const;
+  /// What it may use beside, in host memory.
+  Bytes host_budget() const;
+  /// Threads of an update on the host.
+  int offload_threads(const Config& config) const;
   /// Of the blocks of this run.
   RunShape shape(const Config& config) const {
     return {config.train.micro_batch, config.data.sequence, config.train.precision, device()};

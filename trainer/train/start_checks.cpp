@@ -20,6 +20,14 @@ void warn_of_frozen_model(const Model& model, const ParsedConfig& parsed,
                      parsed.origins.at("optim.freeze") + ")");
 }
 
+void warn_of_offload(const Config& config, Device device, std::vector<std::string>& warnings) {
+  const bool offloads = config.offload.optimizer == parallel::Place::kHost ||
+                        config.offload.params == parallel::Place::kHost;
+  if (!offloads || device != Device::kCpu) return;
+  warnings.emplace_back(
+      "offload: the model runs on the CPU, so state in host memory saves none; leave offload out");
+}
+
 void require_shared(const std::string& run_dir, const std::string& owner) {
   const std::filesystem::path lock = std::filesystem::absolute(run_dir) / "lock";
   std::string seen;

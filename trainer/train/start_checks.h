@@ -15,6 +15,9 @@ namespace k25::trainer {
 void warn_of_frozen_model(const Model& model, const ParsedConfig& parsed,
                           std::vector<std::string>& warnings);
 
+/// A warning when state is offloaded from a device whose memory is the host's.
+void warn_of_offload(const Config& config, Device device, std::vector<std::string>& warnings);
+
 /// Every rank writes its own shard, so all must see rank 0's directory: its lock, which says
 /// `owner`, tells. Throws kCheckpoint.
 void require_shared(const std::string& run_dir, const std::string& owner);

@@ -104,6 +104,7 @@ void Stepper::inject_fault() {
       if (at < 0 || at >= gradient.numel()) continue;
       const auto value = static_cast<float>(inject.value);
       write_from_host(runtime_.context(), &value, gradient.slice(0, at, at + 1));
+      store_.gradient_written(u);
     }
   }
 }
@@ -145,13 +146,14 @@ StepResult Stepper::run(TrainState& state, bool save_and_stop) {
   result.stats = statistics_.gather(runtime_.context(), local);
   result.plan = optim::decide(result.stats, state.policy, config_.optim);
   if (result.plan.action == optim::StepAction::kApply) {
-    optim::apply_adamw(runtime_.context(), store_, result.plan);
+    optim::apply_adamw(store_, result.plan);
     state.label_tokens += result.stats.label_tokens;
   }
   store_.end_step();
   state.policy = result.plan.next;
   ++state.step;
   result.wait_seconds = store_.take_wait_seconds();
+  result.offload = store_.take_offload_times();
   return result;
 }
 

@@ -24,6 +24,7 @@ struct StepResult {
   optim::StepStats stats;
   std::vector<data::SampleRef> samples;  ///< of the whole global batch, in order
   double data_seconds = 0.0, wait_seconds = 0.0;
+  parallel::OffloadTimes offload;  ///< of the update that ended during this step
 };
 
 /// Throws kUsage when debug.inject names no trained element of the model and no row of the loss

@@ -141,6 +141,7 @@ void TrainRun::build() {
                                      config_.recompute);
     require_injectable(config_, *model_);
     warn_of_frozen_model(*model_, parsed_, warnings_);
+    warn_of_offload(config_, runtime_.device(), warnings_);
     // The budget moves with the machine's load, so ranks may differ here; they agree below.
     zero = resolve_zero(config_, *model_, runtime_.memory_budget());
   });
@@ -153,11 +154,13 @@ void TrainRun::build() {
       .wait();
   zero.reshard_after = static_cast<parallel::ReshardAfter>(choice[0]);
   zero.reduce_after = static_cast<parallel::ReduceAfter>(choice[1]);
+  zero.offload.threads = runtime_.offload_threads(config_);
   collectively(runtime_.comm(), "allocate", [&] {
     memory_ = plan_memory(config_, *model_, zero);
-    require_fit(memory_, runtime_.memory_budget());
-    store_ = std::make_unique<parallel::ZeroStore>(runtime_.mesh(), model_->units(), zero,
-                                                   runtime_.context(), runtime_.allocator());
+    require_fit(memory_, runtime_.memory_budget(), runtime_.host_budget());
+    store_ = std::make_unique<parallel::ZeroStore>(
+        runtime_.mesh(), model_->units(), zero, runtime_.context(), runtime_.allocator(),
+        &runtime_.host_allocator());
     model_->allocate(runtime_.context(), runtime_.allocator());
   });
   stepper_ = std::make_unique<Stepper>(runtime_, config_, *model_, *store_, *corpus_, *sampler_);

@@ -75,6 +75,70 @@ TEST_F(ZeroStoreTest, AllocatesExactlyThePlan) {
   }
 }
 
+TEST_F(ZeroStoreTest, AllocatesExactlyThePlanWhenOffloaded) {
+  for (const DType compute : {DType::kFloat32, DType::kBFloat16}) {
+    for (const Place optimizer : {Place::kDevice, Place::kHost}) {
+      for (const Place params : {Place::kDevice, Place::kHost}) {
+        for (const double resident : {0.0, 0.3, 1.0}) {
+          const ZeroOptions options{
+              .open_gradients = 1,
+              .slots = 2,
+              .compute = compute,
+              .offload = {.optimizer = optimizer, .params = params, .resident = resident}};
+          HostAllocator device, host;
+          const ZeroStore store(mesh_, toy_.units(), options, context_, device, &host);
+          const ZeroPlan plan = ZeroStore::plan(toy_.units(), mesh_.shape(), options);
+          EXPECT_EQ(device.live(), plan.total());
+          EXPECT_EQ(host.live(), plan.host.total());
+          const bool offloads =
+              (optimizer == Place::kHost || params == Place::kHost) && resident < 1.0;
+          EXPECT_EQ(plan.host.total().n > 0, offloads);
+        }
+      }
+    }
+  }
+}
+
+// Units of 2 and 3 chunks a rank, bf16, two shards.
+TEST_F(ZeroStoreTest, OffloadPlanByHand) {
+  constexpr std::int64_t kChunkBytes = 4096 * 4;
+  const std::vector<UnitSpec> units{{"a", Placement::kSharded, {toy_parameter("a", {3, 4096})}},
+                                    {"b", Placement::kSharded, {toy_parameter("b", {5, 4096})}}};
+  ZeroOptions options{.slots = 2, .compute = DType::kBFloat16};
+  const auto plan = [&](Place optimizer, Place params, double resident) {
+    options.offload = {.optimizer = optimizer, .params = params, .resident = resident};
+    return ZeroStore::plan(units, {.shard = 2}, options);
+  };
+  const ZeroPlan optimizer = plan(Place::kHost, Place::kDevice, 0.0);
+  EXPECT_EQ(optimizer.masters.n, 0);
+  EXPECT_EQ(optimizer.moments.n, 0);
+  EXPECT_EQ(optimizer.shard_gradients.n, 5 * kChunkBytes);
+  EXPECT_EQ(optimizer.shard_copies.n, 5 * kChunkBytes / 2);
+  EXPECT_EQ(optimizer.model_state().n, 15 * kChunkBytes / 2);
+  EXPECT_EQ(optimizer.host.masters.n, 5 * kChunkBytes);
+  EXPECT_EQ(optimizer.host.moments.n, 10 * kChunkBytes);
+  EXPECT_EQ(optimizer.host.gradients.n, 5 * kChunkBytes);
+  EXPECT_EQ(optimizer.host.staging.n, 16 * (2 << 20));
+  EXPECT_EQ(optimizer.host.shard_copies.n, 0);
+
+  const ZeroPlan both = plan(Place::kHost, Place::kHost, 0.0);
+  EXPECT_EQ(both.model_state().n, 5 * kChunkBytes);  // gradients
+  EXPECT_EQ(both.host.shard_copies.n, 5 * kChunkBytes / 2);
+  EXPECT_EQ(both.host.staging.n, 0);
+
+  const ZeroPlan params = plan(Place::kDevice, Place::kHost, 0.0);
+  EXPECT_EQ(params.model_state().n, 15 * kChunkBytes);  // moments and gradients
+  EXPECT_EQ(params.host.total().n, 15 * kChunkBytes / 2);
+  EXPECT_EQ(params.offload_scratch.n, 6 << 20);
+
+  const ZeroPlan upper = plan(Place::kHost, Place::kDevice, 0.5);  // a stays, b does not
+  EXPECT_EQ(upper.masters.n, 2 * kChunkBytes);
+  EXPECT_EQ(upper.host.masters.n, 3 * kChunkBytes);
+  EXPECT_EQ(plan(Place::kHost, Place::kHost, 1.0).host.total().n, 0);
+  options.offload = {.optimizer = Place::kHost, .resident = 1.01};
+  EXPECT_THROW(ZeroStore::plan(units, {.shard = 2}, options), Error);
+}
+
 TEST_F(ZeroStoreTest, PlanByHand) {
   // Two sharded units of 3 and 5 chunks on 2 shards: 2 and 3 chunks a rank. One replicated: 1 a
   // rank.

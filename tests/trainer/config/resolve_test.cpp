@@ -204,7 +204,10 @@ TEST(Recompute, what_names_no_layer_is_refused) {
 TEST(Rest, what_is_not_built_is_refused) {
   for (const auto& [set, key] : std::vector<std::pair<std::string, std::string>>{
            {"offload.optimizer=cpu", "offload.optimizer"},
-           {"offload.resident=0.5", "offload.resident"},
+           {"offload.params=nvme", "offload.params"},
+           {"offload.resident=1.5", "offload.resident"},
+           {"offload.resident=-0.1", "offload.resident"},
+           {"offload.threads=0", "offload.threads"},
            {"mesh.context=2", "mesh.context"},
            {"optim.type=sgd", "optim.type"}}) {
     expect_problem(only_problem(kGoodConfig, {set}), "--set " + set, {key, "expected"});

@@ -113,9 +113,9 @@ TEST(ResolveZero, WhatTheConfigSaysHolds) {
 
 TEST(RequireFit, NamesBothNumbersAndShowsTheTable) {
   const MemoryPlan plan = Planned(1).plan();
-  require_fit(plan, plan.total());
+  require_fit(plan, plan.total(), {});
   try {
-    require_fit(plan, {plan.total().n - 1});
+    require_fit(plan, {plan.total().n - 1}, {});
     FAIL() << "no error was thrown";
   } catch (const Error& error) {
     const std::string text = error.what();

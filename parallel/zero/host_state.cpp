@@ -1,0 +1,270 @@
+#include "parallel/zero/host_state.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/convert/convert.h"
+#include "kernels/core/check.h"
+#include "kernels/core/stopwatch.h"
+#include "parallel/zero/zero_queue.h"
+
+namespace k25::parallel {
+
+HostState::HostState(Mesh& mesh, const ZeroShape& shape, const ZeroMemory& memory,
+                     Context& context)
+    : shape_(shape),
+      memory_(memory),
+      context_(context),
+      link_(mesh.link()),
+      down_(mesh.link()),
+      up_(mesh.link()),
+      units_(shape.layouts.size()),
+      staged_(memory.staging.size()) {
+  for (const UnitLayout& layout : shape.layouts) {
+    shard_begin_.push_back(mesh.shard_comm().rank() * layout.shard_elems);
+  }
+  const bool on_host = std::find(shape.offloaded.begin(), shape.offloaded.end(), true) !=
+                           shape.offloaded.end() &&
+                       shape.offload.optimizer == Place::kHost;
+  host_context_.isa = context.isa;
+  if (!on_host) return;
+  pool_ = std::make_unique<ThreadPool>(shape.offload.threads);
+  host_context_.threads = pool_.get();
+  thread_ = std::thread([this] { run_updates(); });
+}
+
+HostState::~HostState() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  // Copies in flight use memory that dies with the store.
+  for (Unit& unit : units_) {
+    parallel::settle(unit.gradient);
+    parallel::settle(unit.ready);
+  }
+  for (Work& work : staged_) parallel::settle(work);
+}
+
+void HostState::before_use(int unit) {
+  wait_for_update(unit);
+  at(units_, unit).ready.wait_on(queue_of(context_));
+}
+
+Queue HostState::fetch(int unit, const Tensor& slice) {
+  const Tensor& copy = at(memory_.shard_copies, unit);
+  before_use(unit);
+  if (shape_.copy_on_device(unit) && copy.device() == Device::kCuda) {
+    if constexpr (kWithCuda) copy_tensor(context_, copy, slice);
+    return queue_of(context_);
+  }
+  up_.follow(queue_of(context_));  // the buffer's last user
+  up_.copy(copy.raw(), slice.raw(), copy.bytes());
+  return up_.queue();
+}
+
+void HostState::begin_step() {
+  for (Unit& unit : units_) unit.sent = false;
+  last_download_.wait_on(queue_of(context_));
+}
+
+void HostState::gradient_final(int unit) {
+  const Tensor& to = at(memory_.host_gradients, unit);
+  if (!to) return;
+  wait_for_update(unit);  // which reads the last step's
+  down_.follow(queue_of(context_));
+  down_.copy(at(memory_.shard_gradients, unit).raw(), to.raw(), to.bytes());
+  last_download_ = down_.mark();
+  at(units_, unit).gradient = last_download_;
+  at(units_, unit).sent = true;
+}
+
+void HostState::finish_gradients() {
+  for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
+    if (!at(units_, u).sent) gradient_final(u);
+  }
+}
+
+void HostState::update(const ShardUpdate& update) {
+  std::vector<int> on_host;
+  for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
+    if (!holds(u) || !ZeroShape::trainable(at(shape_.layouts, u))) continue;
+    wait_for_update(u);
+    if (shape_.updated_on_host(u)) {
+      on_host.push_back(u);
+    } else {
+      update_visiting(u, update);
+    }
+  }
+  if (on_host.empty()) return;
+  up_.follow(queue_of(context_));  // which has read the old copies
+  {
+    const std::lock_guard lock(mutex_);
+    for (const int u : on_host) at(units_, u).pending = true;
+    job_ = update;
+    has_job_ = true;
+  }
+  changed_.notify_all();
+}
+
+// On the caller's thread and stream.
+void HostState::update_visiting(int unit, const ShardUpdate& update) {
+  const UnitLayout& layout = at(shape_.layouts, unit);
+  const Tensor &master = at(memory_.masters, unit), &copy = at(memory_.shard_copies, unit);
+  const bool narrow = copy.dtype() != DType::kFloat32;
+  const auto move = [&](const Tensor& from, const Tensor& to) {
+    if constexpr (kWithCuda) {
+      if (context_.stream != nullptr) return copy_bytes(context_, from.raw(), to.raw(), to.bytes());
+    }
+    std::copy_n(static_cast<const char*>(from.raw()), to.bytes().n, static_cast<char*>(to.raw()));
+  };
+  for_each_trained_range(
+      layout, at(shard_begin_, unit), layout.shard_elems, kOffloadChunk,
+      [&](const ParameterSpec& parameter, std::int64_t begin, std::int64_t end) {
+        const Tensor chunk = memory_.chunk.slice(0, 0, end - begin);
+        const Tensor rounded = narrow ? memory_.chunk_copy.slice(0, 0, end - begin) : Tensor{};
+        move(master.slice(0, begin, end), chunk);
+        update(context_, {.parameter = parameter,
+                          .master = chunk,
+                          .m = at(memory_.ms, unit).slice(0, begin, end),
+                          .v = at(memory_.vs, unit).slice(0, begin, end),
+                          .gradient = at(memory_.shard_gradients, unit).slice(0, begin, end),
+                          .copy_out = rounded});
+        move(chunk, master.slice(0, begin, end));
+        if (narrow) move(rounded, copy.slice(0, begin, end));
+      });
+  at(units_, unit).ready = mark_compute();
+}
+
+void HostState::settle(int unit) {
+  wait_for_update(unit);
+  at(units_, unit).ready.wait();
+}
+
+void HostState::refresh() {
+  for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
+    if (!holds(u)) continue;
+    settle(u);
+    up_.follow(queue_of(context_));
+    const std::int64_t n = at(shape_.layouts, u).shard_elems;
+    for (std::int64_t begin = 0; begin < n; begin += kOffloadChunk) {
+      const std::int64_t end = std::min(begin + kOffloadChunk, n);
+      const Tensor master = at(memory_.masters, u).slice(0, begin, end);
+      const Tensor copy = at(memory_.shard_copies, u).slice(0, begin, end);
+      if (copy.raw() == master.raw()) continue;
+      const bool staged = shape_.copy_on_device(u) && copy.dtype() != DType::kFloat32;
+      const Tensor rounded = staged ? take_staging(end - begin) : copy;
+      if (copy.dtype() != DType::kFloat32) kernels::convert(host_context_, master, rounded);
+      send_up(copy.dtype() == DType::kFloat32 ? master : rounded, copy);
+    }
+    at(units_, u).ready = up_.mark();
+  }
+}
+
+OffloadTimes HostState::take_times() {
+  const std::lock_guard lock(mutex_);
+  OffloadTimes times = std::exchange(times_, {});
+  times.exposed = std::exchange(exposed_, 0.0);
+  return times;
+}
+
+void HostState::wait_for_update(int unit) {
+  std::unique_lock lock(mutex_);
+  if (at(units_, unit).pending) {
+    const ScopedTimer timer(exposed_);
+    changed_.wait(lock, [&] { return !at(units_, unit).pending; });
+  }
+  if (failure_) throw Error(*failure_);
+}
+
+Work HostState::mark_compute() const {
+  if constexpr (kWithCuda) {
+    if (link_ != nullptr) return mark_stream(*link_, context_.stream);
+  }
+  return {};
+}
+
+// The thread.
+void HostState::run_updates() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return has_job_ || stop_; });
+    if (stop_) return;
+    has_job_ = false;
+    lock.unlock();
+    try {
+      up_.use_on_this_thread();
+      for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
+        if (shape_.updated_on_host(u) && ZeroShape::trainable(at(shape_.layouts, u))) {
+          update_on_host(u);
+        }
+      }
+      lock.lock();
+    } catch (const std::exception& error) {
+      lock.lock();
+      failure_ = as_error(error);
+      for (Unit& unit : units_) unit.pending = false;
+      changed_.notify_all();
+    }
+  }
+}
+
+void HostState::update_on_host(int unit) {
+  OffloadTimes times;
+  {
+    const ScopedTimer timer(times.copy);
+    at(units_, unit).gradient.wait();
+  }
+  const UnitLayout& layout = at(shape_.layouts, unit);
+  const Tensor &copy = at(memory_.shard_copies, unit), &master = at(memory_.masters, unit);
+  const bool narrow = copy.dtype() != DType::kFloat32;
+  const bool staged = narrow && shape_.copy_on_device(unit);
+  for_each_trained_range(
+      layout, at(shard_begin_, unit), layout.shard_elems, kOffloadChunk,
+      [&](const ParameterSpec& parameter, std::int64_t begin, std::int64_t end) {
+        Tensor rounded;
+        if (narrow) {
+          const ScopedTimer timer(times.copy);
+          rounded = staged ? take_staging(end - begin) : copy.slice(0, begin, end);
+        }
+        {
+          const ScopedTimer timer(times.compute);
+          job_(host_context_,
+               {.parameter = parameter,
+                .master = master.slice(0, begin, end),
+                .m = at(memory_.ms, unit).slice(0, begin, end),
+                .v = at(memory_.vs, unit).slice(0, begin, end),
+                .gradient = at(memory_.host_gradients, unit).slice(0, begin, end),
+                .copy_out = rounded});
+        }
+        if (!shape_.copy_on_device(unit)) return;
+        send_up(narrow ? rounded : master.slice(0, begin, end), copy.slice(0, begin, end));
+      });
+  Work ready = shape_.copy_on_device(unit) ? up_.mark() : Work{};
+  {
+    const std::lock_guard lock(mutex_);
+    at(units_, unit).ready = std::move(ready);
+    at(units_, unit).pending = false;
+    times_.copy += times.copy;
+    times_.compute += times.compute;
+  }
+  changed_.notify_all();
+}
+
+Tensor HostState::take_staging(std::int64_t n) {
+  at(staged_, static_cast<int>(next_staging_)).wait();
+  return at(memory_.staging, static_cast<int>(next_staging_)).slice(0, 0, n);
+}
+
+// `from` is the staging chunk that take_staging gave, or memory that stays as it is.
+void HostState::send_up(const Tensor& from, const Tensor& to) {
+  if (from.raw() == to.raw()) return;
+  up_.copy(from.raw(), to.raw(), to.bytes());
+  if (memory_.staging.empty() || from.raw() != at(memory_.staging, static_cast<int>(next_staging_)).raw()) return;
+  at(staged_, static_cast<int>(next_staging_)) = up_.mark();
+  next_staging_ = (next_staging_ + 1) % memory_.staging.size();
+}
+
+}  // namespace k25::parallel
