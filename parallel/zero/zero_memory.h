@@ -9,8 +9,9 @@
 
 namespace k25::parallel {
 
-inline constexpr std::int64_t kOffloadChunk = std::int64_t{1} << 20;  ///< elements
-inline constexpr int kStagingChunks = 16;
+/// Elements that an update on the host takes at a time: enough that starting its threads is cheap.
+inline constexpr std::int64_t kOffloadChunk = std::int64_t{1} << 22;
+inline constexpr int kStagingChunks = 8;
 
 /// What the options and the mesh mean for memory and for the order of calls.
 struct ZeroShape {

@@ -118,7 +118,7 @@ TEST_F(ZeroStoreTest, OffloadPlanByHand) {
   EXPECT_EQ(optimizer.host.masters.n, 5 * kChunkBytes);
   EXPECT_EQ(optimizer.host.moments.n, 10 * kChunkBytes);
   EXPECT_EQ(optimizer.host.gradients.n, 5 * kChunkBytes);
-  EXPECT_EQ(optimizer.host.staging.n, 16 * (2 << 20));
+  EXPECT_EQ(optimizer.host.staging.n, 8 * (8 << 20));
   EXPECT_EQ(optimizer.host.shard_copies.n, 0);
 
   const ZeroPlan both = plan(Place::kHost, Place::kHost, 0.0);
@@ -129,7 +129,7 @@ TEST_F(ZeroStoreTest, OffloadPlanByHand) {
   const ZeroPlan params = plan(Place::kDevice, Place::kHost, 0.0);
   EXPECT_EQ(params.model_state().n, 15 * kChunkBytes);  // moments and gradients
   EXPECT_EQ(params.host.total().n, 15 * kChunkBytes / 2);
-  EXPECT_EQ(params.offload_scratch.n, 6 << 20);
+  EXPECT_EQ(params.offload_scratch.n, 24 << 20);
 
   const ZeroPlan upper = plan(Place::kHost, Place::kDevice, 0.5);  // a stays, b does not
   EXPECT_EQ(upper.masters.n, 2 * kChunkBytes);
