@@ -14,7 +14,7 @@ struct NumberField {
   std::int64_t least;
 };
 constexpr NumberField kNumbers[] = {
-    {" b=", &Key::batch, 1},    {" t=", &Key::tokens, 1},   {" h=", &Key::heads, 1},
+    {" b=", &Key::batch, 1},     {" t=", &Key::tokens, 1},   {" h=", &Key::heads, 1},
     {" kv=", &Key::kv_heads, 1}, {" e=", &Key::head_dim, 1}, {" doc=", &Key::document_stride, 0},
 };
 
@@ -75,8 +75,8 @@ std::string attention_engine_string(const AttentionEngineKey& key,
   for (const NumberField& field : kNumbers) text += field.name + std::to_string(key.*field.value);
   for (const StridesField& field : kStrides) {
     const Key::Strides& s = key.*field.value;
-    text += field.name + std::to_string(s[0]) + "," + std::to_string(s[1]) + "," +
-            std::to_string(s[2]);
+    text +=
+        field.name + std::to_string(s[0]) + "," + std::to_string(s[1]) + "," + std::to_string(s[2]);
   }
   text += " cudnn=" + std::to_string(choice.library);
   if (!choice.engine) return text + " own";

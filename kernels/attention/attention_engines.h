@@ -46,7 +46,7 @@ struct AttentionEngineKey {
 
 /// One of cuDNN's kernels for a graph of operations.
 struct CudnnEngine {
-  std::int64_t index = 0;                                     ///< its number for this graph
+  std::int64_t index = 0;                                    ///< its number for this graph
   std::vector<std::pair<std::int64_t, std::int64_t>> knobs;  ///< type and value
 
   friend bool operator==(const CudnnEngine&, const CudnnEngine&) = default;

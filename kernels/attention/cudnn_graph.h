@@ -84,8 +84,9 @@ class CudnnGraph {
   /// that it is deterministic and that needs no more than `limit` bytes of workspace. Absent: there
   /// is none. Compiles; allocates.
   std::optional<CudnnEngine> choose_engine(cudnnHandle_t handle, Bytes limit);
-  /// Ends the description and takes `engine`, which choose_engine() of the same description, library
-  /// and GPU returned. False: the library does not take it, or it does not meet the conditions above.
+  /// Ends the description and takes `engine`, which choose_engine() of the same description,
+  /// library and GPU returned. False: the library does not take it, or it does not meet the
+  /// conditions above.
   bool take_engine(cudnnHandle_t handle, const CudnnEngine& engine, Bytes limit);
   /// Enqueues on the handle's stream.
   void run(cudnnHandle_t handle, std::span<const CudnnBinding> bindings, void* workspace) const;

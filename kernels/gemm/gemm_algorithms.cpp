@@ -23,9 +23,9 @@ bool dtype(EntryReader& in, DType& value) {
 }
 
 bool parse_key(EntryReader& in, GemmAlgorithmKey& key) {
-  return dtype(in, key.dtype_ab) && in.literal("->") && dtype(in, key.dtype_d) && in.literal(" m=") &&
-         in.number(key.m) && in.literal(" n=") && in.number(key.n) && in.literal(" k=") &&
-         in.number(key.k) &&
+  return dtype(in, key.dtype_ab) && in.literal("->") && dtype(in, key.dtype_d) &&
+         in.literal(" m=") && in.number(key.m) && in.literal(" n=") && in.number(key.n) &&
+         in.literal(" k=") && in.number(key.k) &&
          in.choice(key.transpose_a, " A^T", Transpose::kYes, " A", Transpose::kNo) &&
          in.choice(key.transpose_b, " B^T", Transpose::kYes, " B", Transpose::kNo) &&
          in.choice(key.accumulate, " add", Accumulate::kAdd, " overwrite",

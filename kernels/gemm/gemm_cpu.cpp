@@ -14,8 +14,6 @@
 #define EIGEN_DEFAULT_L1_CACHE_SIZE ::k25::kernels::kEigenL1CacheBytes  // decides a loop order
 #include "kernels/gemm/gemm_cpu.h"
 
-#include "kernels/gemm/eigen_cache.h"
-
 #include <Eigen/Core>
 #include <cstddef>
 #include <cstring>

@@ -129,7 +129,8 @@ std::string json_reason(const std::exception& error) {
 }
 
 void require_regular_files(const fs::path& run_dir) {
-  for (const char* name : {"lock", "config.yaml", "plans.json", "metrics.jsonl", "latest", "best"}) {
+  for (const char* name :
+       {"lock", "config.yaml", "plans.json", "metrics.jsonl", "latest", "best"}) {
     const fs::path path = run_dir / name;
     const fs::file_type type = type_at(path);
     if (type == fs::file_type::not_found || type == fs::file_type::regular) continue;

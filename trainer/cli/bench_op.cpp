@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ namespace k25::trainer {
 namespace {
 
 using namespace kernels;  // the ops under test are this file's vocabulary
+
+enum class Copies : std::uint8_t { kNone, kOut };
 
 /// What bounds an op: it cannot be faster than either.
 struct Work {
@@ -127,19 +130,25 @@ class OpBench {
 
   void run() {
     measure_ceilings();
-    elementwise();
-    norm();
-    embedding();
-    optimizer();
-    products();
-    attention("attention", AttentionImplementation::kAutomatic);
-    if (device() == Device::kCuda) attention("own attention", AttentionImplementation::kOwn);
-    cross_entropy();
+    if (wants("elementwise")) elementwise();
+    if (wants("norm")) norm();
+    if (wants("embedding")) embedding();
+    if (wants("adamw")) optimizer();
+    if (wants("gemm")) products();
+    if (wants("attention")) {
+      attention("attention", AttentionImplementation::kAutomatic);
+      if (device() == Device::kCuda) attention("own attention", AttentionImplementation::kOwn);
+    }
+    if (wants("cross-entropy")) cross_entropy();
+    if (!s_.ops.empty() && wants("adamw")) adamw_by_threads();
   }
 
  private:
   static std::size_t at(int n) { return static_cast<std::size_t>(n % Operands::kSets); }
   Device device() const { return runtime_.device(); }
+  bool wants(const char* name) const {
+    return s_.ops.empty() || std::ranges::find(s_.ops, name) != s_.ops.end();
+  }
 
   void measure_ceilings() {
     Operands operands(runtime_);
@@ -270,6 +279,50 @@ class OpBench {
            [&](int n) { ordered_sum(context_, grad[at(n)].view({1, n_elements}), master[at(n)]); });
   }
 
+  std::vector<std::int64_t> thread_counts() const {
+    if (!s_.threads.empty()) return s_.threads;
+    std::vector<std::int64_t> counts;
+    const std::int64_t cores = available_cores();
+    for (std::int64_t n = 1; n < cores; n *= 2) counts.push_back(n);
+    counts.push_back(cores);
+    return counts;
+  }
+
+  /// On a GPU one line; on the CPU one for each thread count.
+  void adamw_by_threads() {
+    const bool gpu = device() == Device::kCuda;
+    Operands operands(runtime_);
+    const std::int64_t n_elements = (s_.hidden * s_.ffn * 3 + kChunk - 1) / kChunk * kChunk;
+    const auto state = operands.make(DType::kFloat32, {4, n_elements});
+    const auto copy = operands.make(DType::kBFloat16, {n_elements});
+    const auto seconds = [&](Copies copies) {
+      return timer_.seconds([&](int n) {
+        const auto row = [&](std::int64_t i) { return state[at(n)].select(0, i); };
+        adamw_update(context_, {.grad_n = row(3), .scalars = {}},
+                     {.master_n = row(0),
+                      .m_n = row(1),
+                      .v_n = row(2),
+                      .copy_out_n = copies == Copies::kOut ? copy[at(n)] : Tensor()});
+      });
+    };
+    if (runtime_.is_root()) {
+      fmt::print("\nadamw, {} parameters\n{:<10}{:>12}{:>12}{:>14}{:>14}{:>14}\n", n_elements,
+                 "threads", "ms", "GB/s", "Gparam/s", "copy GB/s", "copy Gparam/s");
+    }
+    ThreadPool* const own = context_.threads;
+    const double count = static_cast<double>(n_elements) * 1e-9;
+    for (const std::int64_t n : gpu ? std::vector<std::int64_t>{0} : thread_counts()) {
+      const auto pool = n > 1 ? std::make_unique<ThreadPool>(static_cast<int>(n)) : nullptr;
+      context_.threads = pool.get();
+      const double plain = seconds(Copies::kNone), with_copy = seconds(Copies::kOut);
+      context_.threads = own;
+      if (!runtime_.is_root()) continue;
+      fmt::print("{:<10}{:>12.4g}{:>12.4g}{:>14.4g}{:>14.4g}{:>14.4g}\n",
+                 gpu ? "GPU" : std::to_string(n), plain * 1e3, 28 * count / plain, count / plain,
+                 30 * count / with_copy, count / with_copy);
+    }
+  }
+
   void product(const std::string& name, GemmDesc desc) {
     Operands operands(runtime_);
     desc.dtype_ab = s_.precision;
@@ -382,6 +435,10 @@ class OpBench {
 };
 
 }  // namespace
+
+std::vector<std::string> bench_op_names() {
+  return {"elementwise", "norm", "embedding", "adamw", "gemm", "attention", "cross-entropy"};
+}
 
 void run_bench_op(Runtime& runtime, const OpSizes& sizes) { OpBench(runtime, sizes).run(); }
 

@@ -72,10 +72,11 @@ class Reader {
  private:
   static std::string quoted(const std::string& word) { return "\"" + word + "\""; }
   [[noreturn]] void refuse(const std::string& what) const {
-    fail(ErrorKind::kCheckpoint,
-         fmt::format("{}: {}; remove the file, and the kernels are chosen anew (the bits may differ "
-                     "from here on)",
-                     file_, what));
+    fail(
+        ErrorKind::kCheckpoint,
+        fmt::format("{}: {}; remove the file, and the kernels are chosen anew (the bits may differ "
+                    "from here on)",
+                    file_, what));
   }
   [[noreturn]] void bad(const std::string& key, const Json& value,
                         const std::string& expected) const {

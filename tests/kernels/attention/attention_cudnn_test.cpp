@@ -327,8 +327,7 @@ TEST_F(AttentionCudnnTest, StoredEnginesThatCannotServeAreNamed) {
   run_on_gpu(gpu(), p);
   const std::vector<std::string> stored = engines().to_strings();
   ASSERT_EQ(stored.size(), 2u);
-  const auto refused = [&](const std::string& key, const std::string& value,
-                           std::string_view why) {
+  const auto refused = [&](const std::string& key, const std::string& value, std::string_view why) {
     std::string entry = stored[0];
     const std::size_t at = entry.find(key) + key.size();
     entry.replace(at, entry.find_first_of(" ", at) - at, value);

@@ -47,8 +47,8 @@ TEST(AttentionEngines, EntriesAreWrittenAsDocumented) {
                 backward(), {.library = 91400, .engine = CudnnEngine{.index = 5, .knobs = {}}}),
             head + " engine=5 knobs=");
   EXPECT_EQ(attention_engine_string(
-                backward(), {.library = 91400,
-                             .engine = CudnnEngine{.index = 5, .knobs = {{0, 1}, {27, -3}}}}),
+                backward(),
+                {.library = 91400, .engine = CudnnEngine{.index = 5, .knobs = {{0, 1}, {27, -3}}}}),
             head + " engine=5 knobs=0:1,27:-3");
 }
 
