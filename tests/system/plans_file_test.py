@@ -38,6 +38,15 @@ class PlansFileTest(TrainTest):
         self.assertNotIn("plans.json", result.stderr)
         self.assertEqual(self.path.read_text(), text)
 
+    def test_another_run_directory_goes_on_with_the_plans_of_the_checkpoint(self):
+        self.assert_ok(self.train({"train.device": "cpu"}))
+        self.assert_ok(self.train({"train.device": "cpu"}, args=["--resume", "none"]))
+        old = self.run_dir / "checkpoints.before-1" / "step-000004"
+        for path, damaged in ((old, "plans.json.before-1"), (f"{self.run_dir}/checkpoints/step-000004/", "plans.json")):
+            (self.run_dir / damaged).write_text("")
+            self.write_config({"train.device": "cpu", "train.steps": 6}, run_dir=self.folder / "other")
+            self.assert_error(kt.run(["train", self.config_path, "--resume", path]), 4, self.run_dir / damaged)
+
     def test_another_machine_is_told_and_recorded(self):
         self.assert_ok(self.train({"train.device": "cpu"}, env={"K25_CPU_ISA": "x86-64"}))
         self.assertEqual(kt.parse_json(self.path.read_text())["host"]["cpu_isa"], "x86-64")

@@ -38,6 +38,16 @@ std::string machine_of(const Plans& plans) {
                             g.name, g.num_sms, g.driver, g.cublaslt, g.cudnn);
 }
 
+/// RUN/plans.json of RUN/checkpoints/step-N; what was set aside together bears the same ending.
+fs::path plans_of(const fs::path& checkpoint) {
+  fs::path step = fs::absolute(checkpoint).lexically_normal();
+  if (!step.has_filename()) step = step.parent_path();  // it ends with a slash
+  const std::string folder = step.parent_path().filename().string();
+  const std::size_t ending = folder.find(".before-");
+  return step.parent_path().parent_path() /
+         (kName + (ending == std::string::npos ? "" : folder.substr(ending)));
+}
+
 void warn_of_unlike_ranks(Runtime& runtime, std::vector<std::string>& warnings) {
   const std::string machine = machine_of(runtime.plans());
   const std::string digits = data::sha256_hex(machine).substr(0, 15);
@@ -55,7 +65,7 @@ void load_plans(Runtime& runtime, const std::optional<fs::path>& checkpoint,
                 std::vector<std::string>& warnings) {
   warn_of_unlike_ranks(runtime, warnings);
   if (!checkpoint) return;
-  const fs::path path = checkpoint->parent_path().parent_path() / kName;
+  const fs::path path = plans_of(*checkpoint);
   const std::string text = parallel::from_rank0(runtime.comm(), "plans", [&] {
     if (!is_there(path)) return std::string();
     const std::string found = data::read_file(path, ErrorKind::kCheckpoint, kMost);
