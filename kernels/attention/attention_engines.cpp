@@ -72,7 +72,11 @@ bool parse(const std::string& text, Key& key, AttentionEngineChoice& choice) {
 std::string attention_engine_string(const AttentionEngineKey& key,
                                     const AttentionEngineChoice& choice) {
   std::string text = key.direction == AttentionDirection::kForward ? "forward" : "backward";
-  for (const NumberField& field : kNumbers) text += field.name + std::to_string(key.*field.value);
+  // NOTE: pieces are appended one by one: GCC 12 warns of a char* + std::string&& (bug 105651).
+  for (const NumberField& field : kNumbers) {
+    text += field.name;
+    text += std::to_string(key.*field.value);
+  }
   for (const StridesField& field : kStrides) {
     const Key::Strides& s = key.*field.value;
     text +=
@@ -83,7 +87,8 @@ std::string attention_engine_string(const AttentionEngineKey& key,
   text += " engine=" + std::to_string(choice.engine->index) + " knobs=";
   const char* separator = "";
   for (const auto& [type, value] : choice.engine->knobs) {
-    text += separator + std::to_string(type) + ":" + std::to_string(value);
+    text += separator;
+    text += std::to_string(type) + ":" + std::to_string(value);
     separator = ",";
   }
   return text;

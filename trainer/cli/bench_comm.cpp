@@ -42,8 +42,8 @@ class CommBench {
 
   void run() {
     if (runtime_.is_root()) {
-      fmt::print("{} ranks on {}; GB/s a rank is the bus bandwidth of nccl-tests\n\n", ranks(),
-                 runtime_.device_name());
+      fmt::print("{} rank{} on {}; GB/s a rank is the bus bandwidth of nccl-tests\n\n", ranks(),
+                 ranks() == 1 ? "" : "s", runtime_.device_name());
       fmt::print("{:<18}{:>12}{:>12}{:>12}{:>12}{:>10}\n", "op", "bytes", "us", "GB/s", "floor us",
                  "floor/us");
     }

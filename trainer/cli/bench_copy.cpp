@@ -34,10 +34,11 @@ class CopyBench {
 
   void run() {
     if (runtime_.is_root()) {
+      const int ranks = runtime_.world().size();
       fmt::print(
-          "{} ranks at once on {}; GB/s counts what is read and written within one memory, and "
-          "what crosses between two\n\n",
-          runtime_.world().size(), runtime_.device_name());
+          "{} rank{} on {}; GB/s counts what is read and written within one memory, and what "
+          "crosses between two\n\n",
+          ranks, ranks == 1 ? "" : "s at once", runtime_.device_name());
       fmt::print("{:<28}{:>12}{:>12}{:>12}{:>12}{:>10}\n", "copy", "bytes", "us", "GB/s",
                  "floor us", "floor/us");
     }
