@@ -14,11 +14,22 @@ struct AttentionEngine {
   bool usable = false;
 };
 
+/// The private side of AttentionEngines.
 class AttentionEngineAccess {
  public:
-  static std::shared_ptr<const AttentionEngine>& find(AttentionEngines& table,
-                                                      const AttentionEngineKey& key) {
+  static std::shared_ptr<const AttentionEngine>& engine(AttentionEngines& table,
+                                                        const AttentionEngineKey& key) {
     return table.engines_[key];
+  }
+  /// Null: nothing was chosen yet.
+  static const AttentionEngineChoice* choice(const AttentionEngines& table,
+                                             const AttentionEngineKey& key) {
+    const auto found = table.choices_.find(key);
+    return found == table.choices_.end() ? nullptr : &found->second;
+  }
+  static void keep(AttentionEngines& table, const AttentionEngineKey& key,
+                   const AttentionEngineChoice& choice) {
+    table.choices_.emplace(key, choice);
   }
 };
 
@@ -70,21 +81,54 @@ AttentionEngineKey key_of(const AttentionDesc& d, AttentionDirection direction,
   return key;
 }
 
-/// The engine for `key`; null where cuDNN has none that fits `limit`.
-const AttentionEngine* engine_for(Context& ctx, const AttentionEngineKey& key, Bytes limit) {
-  auto& entry = AttentionEngineAccess::find(*ctx.attention_engines, key);
-  if (entry == nullptr) {
-    const auto engine = std::make_shared<AttentionEngine>();
-    if (device_refusal() == nullptr) {
-      if (key.direction == AttentionDirection::kForward) {
-        describe_attention_forward(key, engine->graph);
-      } else {
-        describe_attention_backward(key, engine->graph);
-      }
-      engine->usable = engine->graph.choose_plan(ctx.cudnn, limit);
-    }
-    entry = engine;
+void describe(const AttentionEngineKey& key, CudnnGraph& graph) {
+  if (key.direction == AttentionDirection::kForward) {
+    describe_attention_forward(key, graph);
+  } else {
+    describe_attention_backward(key, graph);
   }
+}
+
+/// Makes `engine` the stored one.
+void restore(const Context& ctx, const AttentionEngineKey& key, const AttentionEngineChoice& stored,
+             Bytes limit, AttentionEngine& engine) {
+  const auto refuse = [&](const std::string& why) {
+    fail(ErrorKind::kUsage, "stored attention engine '" + attention_engine_string(key, stored) +
+                                "': " + why + "stored engines, and they are chosen anew");
+  };
+  if (stored.library != cudnnGetVersion()) {
+    refuse("this is cuDNN " + std::to_string(cudnnGetVersion()) +
+           "; use the version that stored it, or remove the ");
+  }
+  if (!stored.engine) return;
+  describe(key, engine.graph);
+  engine.usable =
+      device_refusal() == nullptr && engine.graph.take_engine(ctx.cudnn, *stored.engine, limit);
+  if (!engine.usable) refuse("cuDNN refuses it on this GPU; remove the ");
+}
+
+std::shared_ptr<const AttentionEngine> make_engine(const Context& ctx,
+                                                   const AttentionEngineKey& key, Bytes limit) {
+  auto engine = std::make_shared<AttentionEngine>();
+  AttentionEngines& table = *ctx.attention_engines;
+  if (const AttentionEngineChoice* stored = AttentionEngineAccess::choice(table, key)) {
+    restore(ctx, key, *stored, limit, *engine);
+    return engine;
+  }
+  AttentionEngineChoice chosen{.library = cudnnGetVersion(), .engine = {}};
+  if (device_refusal() == nullptr) {
+    describe(key, engine->graph);
+    chosen.engine = engine->graph.choose_engine(ctx.cudnn, limit);
+  }
+  engine->usable = chosen.engine.has_value();
+  AttentionEngineAccess::keep(table, key, chosen);
+  return engine;
+}
+
+/// The engine for `key`; null where cuDNN has none that fits `limit`.
+const AttentionEngine* engine_for(const Context& ctx, const AttentionEngineKey& key, Bytes limit) {
+  auto& entry = AttentionEngineAccess::engine(*ctx.attention_engines, key);
+  if (entry == nullptr) entry = make_engine(ctx, key, limit);
   return entry->usable ? entry.get() : nullptr;
 }
 

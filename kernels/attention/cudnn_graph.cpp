@@ -27,20 +27,62 @@ std::int64_t count_of(const CudnnDescriptor& from, cudnnBackendAttributeName_t n
   return status == CUDNN_STATUS_SUCCESS ? count : 0;
 }
 
-/// False where the engine says that its results may differ from run to run.
-bool deterministic(const CudnnDescriptor& config) {
-  const CudnnDescriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+/// Fills in `engine`, made as CUDNN_BACKEND_ENGINE_DESCRIPTOR.
+cudnnBackendDescriptor_t engine_of(const CudnnDescriptor& config, const CudnnDescriptor& engine) {
   cudnnBackendDescriptor_t into = engine.get();
   std::int64_t count = 0;
   check(cudnnBackendGetAttribute(config.get(), CUDNN_ATTR_ENGINECFG_ENGINE,
                                  CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &into),
         "cudnnBackendGetAttribute(engine)");
+  return into;
+}
+
+/// False where the engine says that its results may differ from run to run.
+bool deterministic(const CudnnDescriptor& config) {
+  const CudnnDescriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  const cudnnBackendDescriptor_t into = engine_of(config, engine);
+  std::int64_t count = 0;
   std::array<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT> notes{};
   check(cudnnBackendGetAttribute(into, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
                                  static_cast<std::int64_t>(notes.size()), &count, notes.data()),
         "cudnnBackendGetAttribute(numerical notes)");
   return std::find(notes.begin(), notes.begin() + count, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) ==
          notes.begin() + count;
+}
+
+/// What names the engine of a configuration.
+CudnnEngine identity_of(const CudnnDescriptor& config) {
+  CudnnEngine identity;
+  const CudnnDescriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  std::int64_t count = 0;
+  check(cudnnBackendGetAttribute(engine_of(config, engine), CUDNN_ATTR_ENGINE_GLOBAL_INDEX,
+                                 CUDNN_TYPE_INT64, 1, &count, &identity.index),
+        "cudnnBackendGetAttribute(engine index)");
+  const std::int64_t offered = count_of(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES);
+  if (offered == 0) return identity;
+  std::vector<std::unique_ptr<CudnnDescriptor>> choices;
+  std::vector<cudnnBackendDescriptor_t> raw;
+  for (std::int64_t i = 0; i < offered; ++i) {
+    choices.push_back(std::make_unique<CudnnDescriptor>(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR));
+    raw.push_back(choices.back()->get());
+  }
+  std::int64_t knobs = 0;
+  check(cudnnBackendGetAttribute(config.get(), CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
+                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, offered, &knobs, raw.data()),
+        "cudnnBackendGetAttribute(knob choices)");
+  for (std::int64_t i = 0; i < knobs; ++i) {
+    cudnnBackendKnobType_t type{};
+    std::int64_t value = 0;
+    const cudnnBackendDescriptor_t choice = raw[static_cast<std::size_t>(i)];
+    check(cudnnBackendGetAttribute(choice, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE,
+                                   1, &count, &type),
+          "cudnnBackendGetAttribute(knob type)");
+    check(cudnnBackendGetAttribute(choice, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1,
+                                   &count, &value),
+          "cudnnBackendGetAttribute(knob value)");
+    identity.knobs.emplace_back(static_cast<std::int64_t>(type), value);
+  }
+  return identity;
 }
 
 }  // namespace
@@ -66,8 +108,17 @@ void CudnnDescriptor::set(cudnnBackendAttributeName_t name, const CudnnDescripto
   set(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &descriptor);
 }
 
+bool CudnnDescriptor::try_set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                              std::int64_t count, const void* values) {
+  return cudnnBackendSetAttribute(descriptor_, name, type, count, values) == CUDNN_STATUS_SUCCESS;
+}
+
 void CudnnDescriptor::finalize() {
   check(cudnnBackendFinalize(descriptor_), "cudnnBackendFinalize");
+}
+
+bool CudnnDescriptor::try_finalize() {
+  return cudnnBackendFinalize(descriptor_) == CUDNN_STATUS_SUCCESS;
 }
 
 CudnnDescriptor& CudnnGraph::make(cudnnBackendDescriptorType_t type) {
@@ -213,24 +264,28 @@ bool CudnnGraph::take_plan(cudnnHandle_t handle, const CudnnDescriptor& config, 
   return true;
 }
 
-bool CudnnGraph::choose_plan(cudnnHandle_t handle, Bytes limit) {
+const CudnnDescriptor* CudnnGraph::end_description(cudnnHandle_t handle) {
   std::vector<cudnnBackendDescriptor_t> raw;
   for (const Owned& op : operations_) raw.push_back(op->get());
   CudnnDescriptor& graph = make(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
   graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
             static_cast<std::int64_t>(raw.size()), raw.data());
-  if (cudnnBackendFinalize(graph.get()) != CUDNN_STATUS_SUCCESS) return false;
+  return graph.try_finalize() ? &graph : nullptr;
+}
 
+std::optional<CudnnEngine> CudnnGraph::choose_engine(cudnnHandle_t handle, Bytes limit) {
+  const CudnnDescriptor* const graph = end_description(handle);
+  if (graph == nullptr) return std::nullopt;
   const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
   CudnnDescriptor& heuristic = make(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
-  heuristic.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
+  heuristic.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, *graph);
   heuristic.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
-  if (cudnnBackendFinalize(heuristic.get()) != CUDNN_STATUS_SUCCESS) return false;
+  if (!heuristic.try_finalize()) return std::nullopt;
 
   const std::int64_t offered = count_of(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS);
   std::vector<const CudnnDescriptor*> configs;
-  raw.clear();
+  std::vector<cudnnBackendDescriptor_t> raw;
   for (std::int64_t i = 0; i < offered; ++i) {
     configs.push_back(&make(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR));
     raw.push_back(configs.back()->get());
@@ -239,12 +294,43 @@ bool CudnnGraph::choose_plan(cudnnHandle_t handle, Bytes limit) {
   if (offered == 0 || cudnnBackendGetAttribute(heuristic.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
                                                CUDNN_TYPE_BACKEND_DESCRIPTOR, offered, &count,
                                                raw.data()) != CUDNN_STATUS_SUCCESS) {
-    return false;
+    return std::nullopt;
   }
   configs.resize(static_cast<std::size_t>(count));
-  return std::any_of(configs.begin(), configs.end(), [&](const CudnnDescriptor* config) {
-    return deterministic(*config) && take_plan(handle, *config, limit);
-  });
+  for (const CudnnDescriptor* config : configs) {
+    if (deterministic(*config) && take_plan(handle, *config, limit)) return identity_of(*config);
+  }
+  return std::nullopt;
+}
+
+bool CudnnGraph::take_engine(cudnnHandle_t handle, const CudnnEngine& wanted, Bytes limit) {
+  const CudnnDescriptor* const graph = end_description(handle);
+  if (graph == nullptr) return false;
+  CudnnDescriptor& engine = make(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  engine.set(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, *graph);
+  if (!engine.try_set(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &wanted.index) ||
+      !engine.try_finalize()) {
+    return false;
+  }
+  std::vector<cudnnBackendDescriptor_t> knobs;
+  for (const auto& [number, value] : wanted.knobs) {
+    const auto type = static_cast<cudnnBackendKnobType_t>(number);
+    CudnnDescriptor& knob = make(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
+    if (!knob.try_set(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &type) ||
+        !knob.try_set(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &value) ||
+        !knob.try_finalize()) {
+      return false;
+    }
+    knobs.push_back(knob.get());
+  }
+  CudnnDescriptor& config = make(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+  config.set(CUDNN_ATTR_ENGINECFG_ENGINE, engine);
+  if (!knobs.empty() &&
+      !config.try_set(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                      static_cast<std::int64_t>(knobs.size()), knobs.data())) {
+    return false;
+  }
+  return config.try_finalize() && deterministic(config) && take_plan(handle, config, limit);
 }
 
 void CudnnGraph::run(cudnnHandle_t handle, std::span<const CudnnBinding> bindings,

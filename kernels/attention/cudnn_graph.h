@@ -10,10 +10,12 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "kernels/attention/attention_engines.h"
 #include "kernels/core/dtype.h"
 
 namespace k25::kernels {
@@ -31,7 +33,11 @@ class CudnnDescriptor {
   void set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::int64_t count,
            const void* values);
   void set(cudnnBackendAttributeName_t name, const CudnnDescriptor& other);
+  /// False: the library refuses the values, which came from outside.
+  [[nodiscard]] bool try_set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                             std::int64_t count, const void* values);
   void finalize();
+  [[nodiscard]] bool try_finalize();
 
  private:
   cudnnBackendDescriptor_t descriptor_ = nullptr;
@@ -74,10 +80,14 @@ class CudnnGraph {
   void reduce(cudnnReduceTensorOp_t operation, const CudnnTensor& x, const CudnnTensor& y);
   void reshape(const CudnnTensor& x, const CudnnTensor& y);
 
-  /// Ends the description and takes the first plan of the library's heuristic that says of itself
-  /// that it is deterministic and that needs no more than `limit` bytes of workspace. False: there
+  /// Ends the description and takes the first engine of the library's heuristic that says of itself
+  /// that it is deterministic and that needs no more than `limit` bytes of workspace. Absent: there
   /// is none. Compiles; allocates.
-  bool choose_plan(cudnnHandle_t handle, Bytes limit);
+  std::optional<CudnnEngine> choose_engine(cudnnHandle_t handle, Bytes limit);
+  /// Ends the description and takes `engine`, which choose_engine() of the same description,
+  /// library and GPU returned. False: the library does not take it, or it does not meet the
+  /// conditions above.
+  bool take_engine(cudnnHandle_t handle, const CudnnEngine& engine, Bytes limit);
   /// Enqueues on the handle's stream.
   void run(cudnnHandle_t handle, std::span<const CudnnBinding> bindings, void* workspace) const;
 
@@ -98,6 +108,8 @@ class CudnnGraph {
   };
   void add(const Pointwise& what, const CudnnTensor& x, const CudnnTensor* b,
            const CudnnTensor* mask, const CudnnTensor& y);
+  /// Null: the library does not take the operations.
+  const CudnnDescriptor* end_description(cudnnHandle_t handle);
   bool take_plan(cudnnHandle_t handle, const CudnnDescriptor& config, Bytes limit);
 
   std::int64_t next_value_ = kMaxOperands + 1;

@@ -21,6 +21,14 @@ int cuda_device_count();
 /// "CUDA 13.0 (driver 13.0), cuBLASLt 130002, cuDNN 91900".
 std::string cuda_versions();
 
+/// What the results of a device depend on; versions as the libraries number them.
+struct CudaFacts {
+  std::string name;  ///< "NVIDIA H200"
+  int num_sms = 0;
+  std::int64_t runtime = 0, driver = 0, cublaslt = 0;
+  std::int64_t cudnn = 0;  ///< 0 in a build without cuDNN
+};
+
 /// Memory of one CUDA device, from cudaMalloc.
 class DeviceAllocator : public Allocator {
  public:
@@ -59,7 +67,8 @@ class CudaDevice {
   const std::string& name() const { return name_; }  ///< "NVIDIA H200"
   Bytes total_memory() const { return total_memory_; }
   Bytes free_memory() const;
-  /// Name, multiprocessors and library versions: equal fingerprints give equal bits.
+  CudaFacts facts() const;
+  /// Name, multiprocessors and library versions.
   std::string fingerprint() const;
   /// Fills in the CUDA members of `context`, which stay valid as long as this object lives.
   void attach(Context& context) const;

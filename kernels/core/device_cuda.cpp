@@ -157,15 +157,24 @@ Bytes CudaDevice::free_memory() const {
   return free_bytes();
 }
 
-std::string CudaDevice::fingerprint() const {
-  int runtime = 0;
+CudaFacts CudaDevice::facts() const {
+  int runtime = 0, driver = 0;
   K25_CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
-  std::string text = name_ + "/" + std::to_string(num_sms_) + " cuda=" + std::to_string(runtime) +
-                     " cublaslt=" + std::to_string(cublasLtGetVersion());
+  K25_CUDA_CHECK(cudaDriverGetVersion(&driver));
+  CudaFacts facts{.name = name_, .num_sms = num_sms_, .runtime = runtime, .driver = driver};
+  facts.cublaslt = static_cast<std::int64_t>(cublasLtGetVersion());
 #if K25_WITH_CUDNN
-  text += " cudnn=" + std::to_string(cudnnGetVersion());
+  facts.cudnn = static_cast<std::int64_t>(cudnnGetVersion());
 #endif
-  return text;
+  return facts;
+}
+
+std::string CudaDevice::fingerprint() const {
+  const CudaFacts f = facts();
+  const std::string text = name_ + "/" + std::to_string(num_sms_) +
+                           " cuda=" + std::to_string(f.runtime) +
+                           " cublaslt=" + std::to_string(f.cublaslt);
+  return f.cudnn == 0 ? text : text + " cudnn=" + std::to_string(f.cudnn);
 }
 
 std::string cuda_versions() {

@@ -1,10 +1,9 @@
 #include "kernels/gemm/gemm_algorithms.h"
 
-#include <charconv>
 #include <string_view>
-#include <system_error>
 
 #include "kernels/core/check.h"
+#include "kernels/core/entry_reader.h"
 
 namespace k25::kernels {
 namespace {
@@ -18,47 +17,15 @@ std::string hex(std::uint64_t word) {
   return text;
 }
 
-/// Takes an entry's string apart from the left. What it accepts too freely (leading zeros),
-/// parse() finds by writing the entry again.
-class Reader {
- public:
-  explicit Reader(std::string_view text) : rest_(text) {}
+bool dtype(EntryReader& in, DType& value) {
+  return in.choice(value, dtype_name(DType::kFloat32), DType::kFloat32,
+                   dtype_name(DType::kBFloat16), DType::kBFloat16);
+}
 
-  bool literal(std::string_view text) {
-    const bool found = rest_.substr(0, text.size()) == text;
-    if (found) rest_.remove_prefix(text.size());
-    return found;
-  }
-  template <class Integer>
-  bool number(Integer& value, int base = 10, std::size_t digits = std::string_view::npos) {
-    const std::string_view field = rest_.substr(0, digits);
-    const auto [end, error] =
-        std::from_chars(field.data(), field.data() + field.size(), value, base);
-    rest_.remove_prefix(static_cast<std::size_t>(end - field.data()));
-    return error == std::errc();
-  }
-  bool dtype(DType& value) {
-    return choice(value, dtype_name(DType::kFloat32), DType::kFloat32, dtype_name(DType::kBFloat16),
-                  DType::kBFloat16);
-  }
-  /// `first` is tried first: `second` may start like it.
-  template <class Enum>
-  bool choice(Enum& value, std::string_view first, Enum if_first, std::string_view second,
-              Enum if_second) {
-    const bool is_first = literal(first);
-    value = is_first ? if_first : if_second;
-    return is_first || literal(second);
-  }
-  bool at_end() const { return rest_.empty(); }
-
- private:
-  std::string_view rest_;
-};
-
-bool parse_key(Reader& in, GemmAlgorithmKey& key) {
-  return in.dtype(key.dtype_ab) && in.literal("->") && in.dtype(key.dtype_d) && in.literal(" m=") &&
-         in.number(key.m) && in.literal(" n=") && in.number(key.n) && in.literal(" k=") &&
-         in.number(key.k) &&
+bool parse_key(EntryReader& in, GemmAlgorithmKey& key) {
+  return dtype(in, key.dtype_ab) && in.literal("->") && dtype(in, key.dtype_d) &&
+         in.literal(" m=") && in.number(key.m) && in.literal(" n=") && in.number(key.n) &&
+         in.literal(" k=") && in.number(key.k) &&
          in.choice(key.transpose_a, " A^T", Transpose::kYes, " A", Transpose::kNo) &&
          in.choice(key.transpose_b, " B^T", Transpose::kYes, " B", Transpose::kNo) &&
          in.choice(key.accumulate, " add", Accumulate::kAdd, " overwrite",
@@ -80,7 +47,7 @@ bool possible(const GemmAlgorithmKey& key) {
 }
 
 bool parse(const std::string& text, GemmAlgorithmKey& key, GemmAlgorithm& algorithm) {
-  Reader in(text);
+  EntryReader in(text);
   if (!parse_key(in, key) || !in.literal(" cublaslt=") || !in.number(algorithm.library)) {
     return false;
   }

@@ -11,7 +11,7 @@
 
 #define EIGEN_MPL2_ONLY
 #define EIGEN_DONT_PARALLELIZE
-#define EIGEN_DEFAULT_L1_CACHE_SIZE (32 * 1024)  // decides a loop order inside Eigen: fixed here
+#define EIGEN_DEFAULT_L1_CACHE_SIZE ::k25::kernels::kEigenL1CacheBytes  // decides a loop order
 #include "kernels/gemm/gemm_cpu.h"
 
 #include <Eigen/Core>

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/core/isa.h"
+#include "kernels/gemm/eigen_cache.h"
 #include "kernels/gemm/gemm.h"
 
 namespace k25::kernels {

@@ -60,7 +60,8 @@ class Model(nn.Module):
         self.layers = nn.ModuleList(Layer(a) for _ in range(a.layers))
         self.norm = Norm(a.hidden)
         self.head = nn.Linear(a.hidden, a.vocab, bias=False)
-        self.head.weight = self.embedding.weight  # tied, as in configs/quickstart.yaml
+        if a.tied:
+            self.head.weight = self.embedding.weight
         e = a.hidden // a.heads
         frequency = 10000.0 ** (-2.0 * torch.arange(e // 2) / e)
         angle = torch.arange(a.sequence)[:, None] * frequency[None, :]
@@ -72,9 +73,10 @@ class Model(nn.Module):
 
     def forward(self, tokens, labels):
         x = self.embedding(tokens)
+        cos, sin = self.cos.to(x.dtype), self.sin.to(x.dtype)
         for layer in self.layers:
-            x = layer(x, self.cos, self.sin)
-        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), labels.flatten(), reduction="sum")
+            x = layer(x, cos, sin)
+        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1).float(), labels.flatten(), reduction="sum")
 
 
 def main():
@@ -83,6 +85,7 @@ def main():
                               micro_batch=4, threads=1, steps=20, warmup=3).items():
         p.add_argument("--" + name.replace("_", "-"), type=int, default=default)
     a = p.parse_args()
+    a.tied = True  # as in configs/quickstart.yaml
     torch.set_num_threads(a.threads)
     torch.manual_seed(7)
     model = Model(a)

@@ -54,7 +54,7 @@ std::string not_removed(const fs::path& path, const std::string& reason) {
 
 // data::write_file_atomically's temporary name of one of a run's files.
 bool is_partial_file(const std::string& name) {
-  for (const char* file : {"latest", "best", "config.yaml", "metrics.jsonl"}) {
+  for (const char* file : {"latest", "best", "config.yaml", "plans.json", "metrics.jsonl"}) {
     const std::string stem = std::string(".") + file + ".partial-";
     if (name.rfind(stem, 0) != 0 || name.size() != stem.size() + 16) continue;
     if (name.find_first_not_of("0123456789abcdef", stem.size()) == std::string::npos) return true;
@@ -129,7 +129,8 @@ std::string json_reason(const std::exception& error) {
 }
 
 void require_regular_files(const fs::path& run_dir) {
-  for (const char* name : {"lock", "config.yaml", "metrics.jsonl", "latest", "best"}) {
+  for (const char* name :
+       {"lock", "config.yaml", "plans.json", "metrics.jsonl", "latest", "best"}) {
     const fs::path path = run_dir / name;
     const fs::file_type type = type_at(path);
     if (type == fs::file_type::not_found || type == fs::file_type::regular) continue;

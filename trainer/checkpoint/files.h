@@ -28,8 +28,8 @@ void require_readable(const std::filesystem::path& folder);
 /// What the JSON library says, without its own tags and without raw bytes of the file.
 std::string json_reason(const std::exception& error);
 
-/// Throws kCheckpoint when one of a run's files (lock, config.yaml, metrics.jsonl, latest, best) is
-/// there and no regular file: a pipe would make the run wait for ever.
+/// Throws kCheckpoint when one of a run's files (lock, config.yaml, plans.json, metrics.jsonl,
+/// latest, best) is there and no regular file: a pipe would make the run wait for ever.
 void require_regular_files(const std::filesystem::path& run_dir);
 
 /// What RUN/latest or RUN/best says: a folder's name, or "" when there is none.
@@ -61,9 +61,9 @@ std::vector<std::string> retain(const std::filesystem::path& run_dir, std::int64
                                 const std::optional<std::filesystem::path>& resumed_from);
 
 /// What a run that was killed in the middle of writing left behind: checkpoints/step-N*.tmp folders
-/// and the temporary files of latest, best, config.yaml and metrics.jsonl, known by the names that
-/// only k25 gives. Nobody else may be writing there (hold the lock). Returns what could not be
-/// removed, a line each.
+/// and the temporary files of latest, best, config.yaml, plans.json and metrics.jsonl, known by the
+/// names that only k25 gives. Nobody else may be writing there (hold the lock). Returns what could
+/// not be removed, a line each.
 std::vector<std::string> remove_leftovers(const std::filesystem::path& run_dir);
 
 }  // namespace k25::trainer

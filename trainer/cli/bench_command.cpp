@@ -11,12 +11,15 @@
 #include "kernels/core/philox.h"
 #include "kernels/core/stopwatch.h"
 #include "parallel/comm/agree.h"
+#include "trainer/cli/bench_comm.h"
+#include "trainer/cli/bench_copy.h"
 #include "trainer/cli/bench_op.h"
 #include "trainer/cli/commands.h"
 #include "trainer/cli/options.h"
 #include "trainer/config/parse.h"
 #include "trainer/config/places.h"
 #include "trainer/doctor/gemm_ceiling.h"
+#include "trainer/doctor/measure.h"
 #include "trainer/train/memory_plan.h"
 #include "trainer/train/progress.h"
 #include "trainer/train/step.h"
@@ -25,6 +28,8 @@ namespace k25::trainer {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::int64_t kMostThreads = 1024;
 
 double gib(std::int64_t bytes) { return static_cast<double>(bytes) * 0x1p-30; }
 
@@ -163,7 +168,18 @@ struct OpArguments {
   std::string device = "auto", precision = "bf16";
 };
 
+void declare_device_option(CLI::App& app, std::string& device) {
+  app.add_option("--device", device, "auto, cpu or cuda, as train.device")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str();
+}
+
 void declare_op_options(CLI::App& app, OpArguments& op) {
+  app.add_option("OPS", op.sizes.ops, "which; all when none is named")
+      ->check(CLI::IsMember(bench_op_names()));
+  app.add_option("--threads", op.sizes.threads,
+                 "of adamw on the CPU, one or more counts; 1, 2, 4 ... cores by default")
+      ->transform(integer_option(1, kMostThreads));
   const auto size = [&](const char* name, std::int64_t& value, const char* help) {
     app.add_option(name, value, help)->transform(integer_option(1, 1 << 24))->capture_default_str();
   };
@@ -175,15 +191,16 @@ void declare_op_options(CLI::App& app, OpArguments& op) {
   size("--head-dim", op.sizes.head_dim, "");
   size("--ffn", op.sizes.ffn, "");
   size("--vocab", op.sizes.vocab, "");
-  app.add_option("--device", op.device, "auto, cpu or cuda, as train.device")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-      ->capture_default_str();
+  declare_device_option(app, op.device);
   app.add_option("--precision", op.precision, "fp32 or bf16")
       ->check(CLI::IsMember({"fp32", "bf16"}))
       ->capture_default_str();
 }
 
 void require_sizes(const OpSizes& s) {
+  if (!s.threads.empty() && std::ranges::find(s.ops, "adamw") == s.ops.end()) {
+    fail(ErrorKind::kUsage, "--threads is for k25 bench op adamw; name adamw, or leave it out");
+  }
   const auto require_divides = [](const char* name, std::int64_t part, const char* of,
                                   std::int64_t whole) {
     if (whole % part == 0) return;
@@ -229,18 +246,84 @@ std::unique_ptr<Runtime> open_runtime(parallel::World& world, const Config& conf
   }
 }
 
+DeviceChoice device_choice(const std::string& name) {
+  return name == "cpu"    ? DeviceChoice::kCpu
+         : name == "cuda" ? DeviceChoice::kCuda
+                          : DeviceChoice::kAuto;
+}
+
+std::unique_ptr<Runtime> open_runtime(parallel::World& world, const std::string& device,
+                                      std::int64_t threads) {
+  Config config;
+  config.mesh.shard = world.size();
+  config.run.cpu_threads = threads;
+  config.train.device = device_choice(device);
+  return open_runtime(world, config);
+}
+
 void run_ops(OpArguments& op, const CommandContext& command) {
   require_sizes(op.sizes);
   op.sizes.precision = op.precision == "bf16" ? DType::kBFloat16 : DType::kFloat32;
-  Config config;
-  config.mesh.shard = command.world->size();
-  config.run.cpu_threads = 1;
-  config.train.device = op.device == "cpu"    ? DeviceChoice::kCpu
-                        : op.device == "cuda" ? DeviceChoice::kCuda
-                                              : DeviceChoice::kAuto;
-  const std::unique_ptr<Runtime> runtime = open_runtime(*command.world, config);
+  const std::unique_ptr<Runtime> runtime = open_runtime(*command.world, op.device, 1);
   require_sizes_of_device(op.sizes, *runtime);
   run_bench_op(*runtime, op.sizes);
+}
+
+struct TransferArguments {
+  std::string device = "auto", ceilings;
+  CommSizes comm;
+  CopySizes copy;
+  std::int64_t threads = 0;  ///< 0: a fair share
+};
+
+void declare_transfer_options(CLI::App& app, TransferArguments& arguments, std::int64_t& least,
+                              std::int64_t& most) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 34;
+  app.add_option("--min-bytes", least, "the smallest size; the next is four times it")
+      ->transform(integer_option(4, kMost))
+      ->capture_default_str();
+  app.add_option("--max-bytes", most, "the largest size")
+      ->transform(integer_option(4, kMost))
+      ->capture_default_str();
+  app.add_option("--ceilings", arguments.ceilings,
+                 "FILE of k25 doctor --measure, for floors; without it they are n/a");
+  declare_device_option(app, arguments.device);
+}
+
+/// Of this machine and job, or kUsage. Collective.
+Ceilings ceilings_for(Runtime& runtime, const std::string& path) {
+  if (path.empty()) return {};
+  const std::string text = parallel::from_rank0(runtime.comm(), "ceilings", [&] {
+    const CeilingsFile file = read_ceilings(path);
+    if (file.device != runtime.device_name() || file.ranks != runtime.world().size()) {
+      fail(ErrorKind::kUsage,
+           fmt::format("{}: measured with {} ranks on {}, this is a job of {} on {}; measure with "
+                       "as many ranks here: k25 doctor --measure FILE",
+                       path, file.ranks, file.device, runtime.world().size(),
+                       runtime.device_name()));
+    }
+    return ceilings_json(file);
+  });
+  return parse_ceilings(text, path).ceilings;
+}
+
+void require_order(std::int64_t least, std::int64_t most) {
+  if (least <= most) return;
+  fail(ErrorKind::kUsage, fmt::format("--min-bytes {} is above --max-bytes {}", least, most));
+}
+
+void run_comm(const TransferArguments& arguments, const CommandContext& command) {
+  require_order(arguments.comm.least, arguments.comm.most);
+  const auto runtime = open_runtime(*command.world, arguments.device, 1);
+  run_bench_comm(*runtime, arguments.comm, ceilings_for(*runtime, arguments.ceilings));
+}
+
+void run_copy(const TransferArguments& arguments, const CommandContext& command) {
+  require_order(arguments.copy.least, arguments.copy.most);
+  const std::int64_t threads =
+      arguments.threads > 0 ? arguments.threads : fair_threads(*command.world);
+  const auto runtime = open_runtime(*command.world, arguments.device, threads);
+  run_bench_copy(*runtime, arguments.copy, ceilings_for(*runtime, arguments.ceilings));
 }
 
 }  // namespace
@@ -262,9 +345,23 @@ Command add_bench(CLI::App& root) {
   auto op = std::make_shared<OpArguments>();
   CLI::App* ops = app->add_subcommand("op", "every op at one size");
   declare_op_options(*ops, *op);
-  return {app, Needs::kWorld, [arguments, op, ops](const CommandContext& context) {
+  auto transfers = std::make_shared<TransferArguments>();
+  CLI::App* comm = app->add_subcommand("comm", "the collectives of a run, by size");
+  comm->add_option("--op", transfers->comm.ops, "which (repeatable); all when none is named")
+      ->check(CLI::IsMember(bench_comm_ops()))
+      ->allow_extra_args(false);
+  declare_transfer_options(*comm, *transfers, transfers->comm.least, transfers->comm.most);
+  CLI::App* copy = app->add_subcommand("copy", "copies within and between host and GPU, by size");
+  copy->add_option("--threads", transfers->threads, "of host copies; a fair share by default")
+      ->transform(integer_option(1, kMostThreads));
+  declare_transfer_options(*copy, *transfers, transfers->copy.least, transfers->copy.most);
+  return {app, Needs::kWorld, [=](const CommandContext& context) {
             if (ops->parsed()) {
               run_ops(*op, context);
+            } else if (comm->parsed()) {
+              run_comm(*transfers, context);
+            } else if (copy->parsed()) {
+              run_copy(*transfers, context);
             } else {
               run_bench_step(*arguments, context);
             }

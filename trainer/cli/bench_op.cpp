@@ -4,15 +4,13 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "kernels/adamw/adamw.h"
 #include "kernels/attention/attention.h"
 #include "kernels/convert/convert.h"
-#include "kernels/core/host_access.h"
-#include "kernels/core/philox.h"
-#include "kernels/core/stopwatch.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gemm/gemm.h"
@@ -21,6 +19,7 @@
 #include "kernels/rmsnorm/rmsnorm.h"
 #include "kernels/rope/rope.h"
 #include "kernels/swiglu/swiglu.h"
+#include "trainer/cli/bench_operands.h"
 #include "trainer/doctor/gemm_ceiling.h"
 
 namespace k25::trainer {
@@ -28,94 +27,11 @@ namespace {
 
 using namespace kernels;  // the ops under test are this file's vocabulary
 
+enum class Copies : std::uint8_t { kNone, kOut };
+
 /// What bounds an op: it cannot be faster than either.
 struct Work {
   double bytes = 0.0, flops = 0.0;
-};
-
-/// Times calls on the runtime's device. A body enqueues the op on the n-th of several equal sets of
-/// operands.
-class Timer {
- public:
-  explicit Timer(Runtime& runtime) : runtime_(runtime) {}
-
-  /// Median seconds of one call.
-  double seconds(const std::function<void(int)>& body) {
-    const auto run = [&](int calls) {
-      const Stopwatch watch;
-      for (int i = 0; i < calls; ++i) body(next_++);
-      runtime_.mesh().wait(runtime_.context());
-      return watch.seconds();
-    };
-    run(3);
-    const double once = std::max(run(3) / 3, 1e-7);
-    const int calls = std::clamp(static_cast<int>(0.05 / once), 1, 2000);
-    std::vector<double> rounds;
-    for (int r = 0; r < 7; ++r) rounds.push_back(run(calls) / calls);
-    std::nth_element(rounds.begin(), rounds.begin() + 3, rounds.end());
-    return rounds[3];
-  }
-
- private:
-  Runtime& runtime_;
-  int next_ = 0;
-};
-
-/// Random tensors where the runtime computes, freed together.
-class Operands {
- public:
-  static constexpr int kSets = 4;
-
-  explicit Operands(Runtime& runtime) : runtime_(runtime) {}
-
-  /// One tensor a set.
-  std::vector<Tensor> make(DType dtype, std::initializer_list<std::int64_t> shape) {
-    std::vector<Tensor> sets;
-    for (int i = 0; i < kSets; ++i) {
-      buffers_.emplace_back(Tensor(nullptr, dtype, shape).bytes(), runtime_.allocator());
-      sets.push_back(buffers_.back().view(dtype, shape));
-      fill_on_host(runtime_.context(), sets.back(), [&](const Tensor& t) { fill(t); });
-    }
-    return sets;
-  }
-  /// Integers below `limit`.
-  std::vector<Tensor> indices(std::int64_t count, std::int64_t limit) {
-    std::vector<Tensor> sets = make(DType::kInt32, {count});
-    for (const Tensor& set : sets) {
-      fill_on_host(runtime_.context(), set, [&](const Tensor& t) {
-        for (std::int64_t i = 0; i < count; ++i) {
-          t.data<std::int32_t>()[i] = static_cast<std::int32_t>(
-              static_cast<double>(random_.uniform(static_cast<std::uint64_t>(i))) *
-              static_cast<double>(limit) * 0.999);
-        }
-      });
-    }
-    return sets;
-  }
-  Workspace workspace(Bytes size) {
-    buffers_.emplace_back(size, runtime_.allocator());
-    return {buffers_.back().data(), size};
-  }
-
- private:
-  /// A run of random numbers, repeated: drawing gigabytes would take longer than the benchmark.
-  void fill(const Tensor& t) {
-    const std::int64_t drawn = std::min<std::int64_t>(t.numel(), 100003);
-    for (std::int64_t i = 0; i < drawn; ++i) {
-      const float x = random_.uniform(static_cast<std::uint64_t>(i)) - 0.5F;
-      if (t.dtype() == DType::kBFloat16) t.data<BFloat16>()[i] = BFloat16(x);
-      if (t.dtype() == DType::kFloat32) t.data<float>()[i] = x;
-    }
-    auto* bytes = static_cast<char*>(t.raw());
-    const std::int64_t piece = drawn * dtype_bytes(t.dtype()), all = t.bytes().n;
-    for (std::int64_t at = piece; at < all; at += piece) {
-      std::copy_n(bytes, std::min(piece, all - at), bytes + at);
-    }
-  }
-
-  Runtime& runtime_;
-  Philox random_{25, 0, "bench op"};
-  std::vector<Buffer> buffers_;
 };
 
 double size_of(const std::vector<Tensor>& sets) { return static_cast<double>(sets[0].bytes().n); }
@@ -127,19 +43,25 @@ class OpBench {
 
   void run() {
     measure_ceilings();
-    elementwise();
-    norm();
-    embedding();
-    optimizer();
-    products();
-    attention("attention", AttentionImplementation::kAutomatic);
-    if (device() == Device::kCuda) attention("own attention", AttentionImplementation::kOwn);
-    cross_entropy();
+    if (wants("elementwise")) elementwise();
+    if (wants("norm")) norm();
+    if (wants("embedding")) embedding();
+    if (wants("adamw")) optimizer();
+    if (wants("gemm")) products();
+    if (wants("attention")) {
+      attention("attention", AttentionImplementation::kAutomatic);
+      if (device() == Device::kCuda) attention("own attention", AttentionImplementation::kOwn);
+    }
+    if (wants("cross-entropy")) cross_entropy();
+    if (!s_.ops.empty() && wants("adamw")) adamw_by_threads();
   }
 
  private:
   static std::size_t at(int n) { return static_cast<std::size_t>(n % Operands::kSets); }
   Device device() const { return runtime_.device(); }
+  bool wants(const char* name) const {
+    return s_.ops.empty() || std::ranges::find(s_.ops, name) != s_.ops.end();
+  }
 
   void measure_ceilings() {
     Operands operands(runtime_);
@@ -270,6 +192,50 @@ class OpBench {
            [&](int n) { ordered_sum(context_, grad[at(n)].view({1, n_elements}), master[at(n)]); });
   }
 
+  std::vector<std::int64_t> thread_counts() const {
+    if (!s_.threads.empty()) return s_.threads;
+    std::vector<std::int64_t> counts;
+    const std::int64_t cores = available_cores();
+    for (std::int64_t n = 1; n < cores; n *= 2) counts.push_back(n);
+    counts.push_back(cores);
+    return counts;
+  }
+
+  /// On a GPU one line; on the CPU one for each thread count.
+  void adamw_by_threads() {
+    const bool gpu = device() == Device::kCuda;
+    Operands operands(runtime_);
+    const std::int64_t n_elements = (s_.hidden * s_.ffn * 3 + kChunk - 1) / kChunk * kChunk;
+    const auto state = operands.make(DType::kFloat32, {4, n_elements});
+    const auto copy = operands.make(DType::kBFloat16, {n_elements});
+    const auto seconds = [&](Copies copies) {
+      return timer_.seconds([&](int n) {
+        const auto row = [&](std::int64_t i) { return state[at(n)].select(0, i); };
+        adamw_update(context_, {.grad_n = row(3), .scalars = {}},
+                     {.master_n = row(0),
+                      .m_n = row(1),
+                      .v_n = row(2),
+                      .copy_out_n = copies == Copies::kOut ? copy[at(n)] : Tensor()});
+      });
+    };
+    if (runtime_.is_root()) {
+      fmt::print("\nadamw, {} parameters\n{:<10}{:>12}{:>12}{:>14}{:>14}{:>14}\n", n_elements,
+                 "threads", "ms", "GB/s", "Gparam/s", "copy GB/s", "copy Gparam/s");
+    }
+    ThreadPool* const own = context_.threads;
+    const double count = static_cast<double>(n_elements) * 1e-9;
+    for (const std::int64_t n : gpu ? std::vector<std::int64_t>{0} : thread_counts()) {
+      const auto pool = n > 1 ? std::make_unique<ThreadPool>(static_cast<int>(n)) : nullptr;
+      context_.threads = pool.get();
+      const double plain = seconds(Copies::kNone), with_copy = seconds(Copies::kOut);
+      context_.threads = own;
+      if (!runtime_.is_root()) continue;
+      fmt::print("{:<10}{:>12.4g}{:>12.4g}{:>14.4g}{:>14.4g}{:>14.4g}\n",
+                 gpu ? "GPU" : std::to_string(n), plain * 1e3, 28 * count / plain, count / plain,
+                 30 * count / with_copy, count / with_copy);
+    }
+  }
+
   void product(const std::string& name, GemmDesc desc) {
     Operands operands(runtime_);
     desc.dtype_ab = s_.precision;
@@ -377,11 +343,15 @@ class OpBench {
   Runtime& runtime_;
   Context& context_;
   OpSizes s_;
-  Timer timer_;
+  OpTimer timer_;
   double copy_ = 0.0, gemm_ = 0.0;  // bytes and operations a second
 };
 
 }  // namespace
+
+std::vector<std::string> bench_op_names() {
+  return {"elementwise", "norm", "embedding", "adamw", "gemm", "attention", "cross-entropy"};
+}
 
 void run_bench_op(Runtime& runtime, const OpSizes& sizes) { OpBench(runtime, sizes).run(); }
 

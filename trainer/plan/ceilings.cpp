@@ -115,8 +115,11 @@ std::string ceilings_json(const CeilingsFile& file) {
 }
 
 CeilingsFile read_ceilings(const std::filesystem::path& path) {
-  const std::string text = read_config_file(path);
-  const std::string name = printable(path.string());
+  return parse_ceilings(read_config_file(path), path.string());
+}
+
+CeilingsFile parse_ceilings(const std::string& text, const std::string& file) {
+  const std::string name = printable(file);
   Json json;
   try {
     json = Json::parse(text);

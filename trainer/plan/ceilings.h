@@ -32,5 +32,7 @@ std::string ceilings_json(const CeilingsFile& file);
 /// Throws kUsage naming file, key and value: a missing or unreadable file, text that is no JSON,
 /// unknown or missing keys, numbers that are not positive.
 CeilingsFile read_ceilings(const std::filesystem::path& path);
+/// The same of a text that came from the file `name`.
+CeilingsFile parse_ceilings(const std::string& text, const std::string& name);
 
 }  // namespace k25::trainer

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "kernels/gemm/eigen_cache.h"
 #include "parallel/comm/agree.h"
 #include "parallel/comm/cuda_backend.h"
 #include "trainer/train/memory_plan.h"
@@ -148,14 +149,36 @@ int Runtime::offload_threads(const Config& config) const {
   return std::max(1, share - 1);
 }
 
+Plans Runtime::plans() const {
+  Plans plans;
+  plans.host = {.cpu_isa = std::string(cpu_isa_name(context_.isa)),
+                .threads = context_.threads == nullptr ? 1 : context_.threads->num_threads(),
+                .eigen_l1_bytes = kernels::kEigenL1CacheBytes,
+                .compiler = __VERSION__};
+  if constexpr (kWithCuda) {
+    if (device_ != nullptr) plans.gpu = device_->facts();
+  }
+  plans.gemm = gemm_algorithms_.to_strings();
+  plans.attention = attention_engines_.to_strings();
+  return plans;
+}
+
+void Runtime::use(const Plans& plans) {
+  gemm_algorithms_.load(plans.gemm);
+  attention_engines_.load(plans.attention);
+}
+
 std::string Runtime::fingerprint() const {
   const int threads = context_.threads == nullptr ? 1 : context_.threads->num_threads();
   std::string gpu;
   if constexpr (kWithCuda) {
     if (device_ != nullptr) gpu = "gpu=" + device_->fingerprint() + " ";
   }
-  return gpu + "cpu=" + std::string(cpu_isa_name(context_.isa)) +
-         " threads=" + std::to_string(threads) + " compiler=" + __VERSION__;
+  const std::string text = gpu + "cpu=" + std::string(cpu_isa_name(context_.isa)) +
+                           " threads=" + std::to_string(threads) + " compiler=" + __VERSION__;
+  const bool chosen = gpu.empty() || gemm_algorithms_.size() > 0;
+  constexpr std::size_t kDigits = 16;
+  return chosen ? text + " plans=" + plans_digest(plans()).substr(0, kDigits) : text;
 }
 
 }  // namespace k25::trainer

@@ -16,6 +16,7 @@
 #include "parallel/mesh.h"
 #include "trainer/config/config.h"
 #include "trainer/model/block.h"
+#include "trainer/train/plans.h"
 
 namespace k25::trainer {
 
@@ -50,8 +51,12 @@ class Runtime {
   }
   bool is_root() const { return world_.rank() == 0; }
 
-  /// CPU instruction set, threads, compiler and library versions: equal fingerprints give equal
-  /// bits.
+  /// The machine and the kernels that the libraries chose on it so far.
+  Plans plans() const;
+  /// Before the first op: the kernels in `plans`, chosen on an equal GPU, are used.
+  void use(const Plans& plans);
+  /// CPU instruction set, threads, compiler and library versions, and the digest of plans() once
+  /// kernels are chosen: equal fingerprints give equal bits.
   std::string fingerprint() const;
 
  private:

@@ -23,6 +23,7 @@
 #include "trainer/train/load_run.h"
 #include "trainer/train/memory_plan.h"
 #include "trainer/train/progress.h"
+#include "trainer/train/run_plans.h"
 #include "trainer/train/start_checks.h"
 #include "trainer/train/step.h"
 
@@ -52,6 +53,7 @@ class TrainRun {
   template <class Record>
   void write_metrics(const Record& record);
   void maybe_kill(std::int64_t step);
+  void save();
   void finish(bool stopped);
   void report_memory();
   void note(const std::string& text);
@@ -172,6 +174,7 @@ void TrainRun::build() {
 }
 
 void TrainRun::start_state() {
+  load_plans(runtime_, resume_target_, warnings_);
   DataIdentity data;
   collectively(runtime_.comm(), "corpus",
                [&] { data = identify_data(config_, *corpus_, split_, *sampler_); });
@@ -262,7 +265,7 @@ void TrainRun::evaluate() {
   }
   if (metrics_ != nullptr) write_metrics(eval);
   if (best && config_.checkpoint.best) {
-    writer_->save(state_);
+    save();
     writer_->mark_best(state_.step);
   }
 }
@@ -329,8 +332,13 @@ bool TrainRun::one_step(const std::atomic<bool>& save_and_stop) {
   const bool measure = config_.eval.every > 0 && state_.step % config_.eval.every == 0;
   if ((measure || last) && !stop) evaluate();  // before the save, which remembers the best step
   const bool due = config_.checkpoint.every > 0 && state_.step % config_.checkpoint.every == 0;
-  if (due || last || stop) writer_->save(state_);
+  if (due || last || stop) save();
   return !stop;
+}
+
+void TrainRun::save() {
+  keep_plans(runtime_, config_.run.dir, lock_.get(), state_);
+  writer_->save(state_);
 }
 
 void TrainRun::finish(bool stopped) {
@@ -378,7 +386,7 @@ void TrainRun::run(const std::atomic<bool>& save_and_stop) {
   } catch (const parallel::AgreedError& error) {
     // All ranks are here. The end of the data is no fault of the state; otherwise a save that is
     // under way is still worth having.
-    if (error.kind() == ErrorKind::kData && state_.step > 0) writer_->save(state_);
+    if (error.kind() == ErrorKind::kData && state_.step > 0) save();
     writer_->finish();
     throw;
   }

@@ -298,6 +298,71 @@ TEST_F(AttentionCudnnTest, MisalignedOperandsFallBack) {
   EXPECT_EQ(engines().size(), 0u);
 }
 
+// A run goes on with the kernels it began with: the same bits, and nothing chosen anew.
+TEST_F(AttentionCudnnTest, StoredEnginesComeBack) {
+  const AttentionDesc d = cudnn_desc(2, 300, 4, 2, 64);
+  const Documents documents = {{3, 65, 129, 100, 3}, {133, 36, 131}};
+  Problem first(d, documents), plain(d, {});
+  run_on_gpu(gpu(), first);
+  run_on_gpu(gpu(), plain);
+  const std::vector<std::string> stored = engines().to_strings();
+  EXPECT_EQ(stored.size(), 4u);
+  for (const std::string& entry : stored) {
+    EXPECT_NE(entry.find(" engine="), std::string::npos) << entry;
+  }
+  kernels::AttentionEngines restored;
+  restored.load(stored);
+  gpu().attention_engines = &restored;
+  Problem again(d, documents), plain_again(d, {});
+  run_on_gpu(gpu(), again);
+  run_on_gpu(gpu(), plain_again);
+  EXPECT_EQ(all_bits(again), all_bits(first));
+  EXPECT_EQ(all_bits(plain_again), all_bits(plain));
+  EXPECT_EQ(restored.to_strings(), stored);
+}
+
+TEST_F(AttentionCudnnTest, StoredEnginesThatCannotServeAreNamed) {
+  const AttentionDesc d = cudnn_desc(1, 200, 2, 1, 64);
+  Problem p(d, {});
+  run_on_gpu(gpu(), p);
+  const std::vector<std::string> stored = engines().to_strings();
+  ASSERT_EQ(stored.size(), 2u);
+  const auto refused = [&](const std::string& key, const std::string& value, std::string_view why) {
+    std::string entry = stored[0];
+    const std::size_t at = entry.find(key) + key.size();
+    entry.replace(at, entry.find_first_of(" ", at) - at, value);
+    kernels::AttentionEngines table;
+    table.load(std::vector<std::string>{entry});
+    gpu().attention_engines = &table;
+    Problem q(d, {});
+    return throws_error([&] { run_on_gpu(gpu(), q); }, ErrorKind::kUsage,
+                        {"stored attention engine '" + entry + "'", why, "chosen anew"});
+  };
+  EXPECT_TRUE(refused("cudnn=", "1", "this is cuDNN"));
+  EXPECT_TRUE(refused("engine=", "987654", "refuses it"));
+}
+
+// Where cuDNN had no kernel, a stored table says so, and our own kernels compute again.
+TEST_F(AttentionCudnnTest, StoredRefusalsComeBack) {
+  AttentionDesc d = cudnn_desc(1, 600, 2, 1, 64);
+  d.implementation = AttentionImplementation::kAutomatic;
+  Problem cudnn(d, {});
+  run_on_gpu(gpu(), cudnn);
+  std::vector<std::string> stored = engines().to_strings();
+  ASSERT_EQ(stored.size(), 2u);
+  for (std::string& entry : stored) entry = entry.substr(0, entry.find(" engine=")) + " own";
+  kernels::AttentionEngines table;
+  table.load(stored);
+  gpu().attention_engines = &table;
+  Problem restored(d, {});
+  run_on_gpu(gpu(), restored);
+  d.implementation = AttentionImplementation::kOwn;
+  Problem own(d, {});
+  run_on_gpu(gpu(), own);
+  EXPECT_EQ(all_bits(restored), all_bits(own));
+  EXPECT_EQ(table.to_strings(), stored);
+}
+
 // Borders that contradict each other reach no memory and no other sequence.
 TEST_F(AttentionCudnnTest, BadDocumentsStayInTheirSequence) {
   const AttentionDesc d = cudnn_desc(2, 200, 2, 1, 64);

@@ -106,6 +106,7 @@ TEST(Leftovers, OfAKilledRunGoAndAUsersFilesStay) {
   const std::vector<fs::path> ours = {run / ".latest.partial-0123456789abcdef",
                                       run / ".best.partial-ffffffffffffffff",
                                       run / ".config.yaml.partial-00000000deadbeef",
+                                      run / ".plans.json.partial-00000000deadbeef",
                                       run / ".metrics.jsonl.partial-0000000000000000",
                                       checkpoints / "step-000002.tmp" / "rank-00000.h5",
                                       checkpoints / "step-2.removed.tmp" / "manifest.json",
@@ -173,7 +174,8 @@ TEST(MakeUnfinished, WhatCannotBeRemovedIsOutOfTheWay) {
 }
 
 TEST(RegularFiles, AnythingElseInTheirPlaceIsRefused) {
-  for (const char* name : {"lock", "config.yaml", "metrics.jsonl", "latest", "best"}) {
+  for (const char* name :
+       {"lock", "config.yaml", "plans.json", "metrics.jsonl", "latest", "best"}) {
     const ScratchFolder run;
     require_regular_files(run.path());
     ASSERT_EQ(mkfifo((run / name).c_str(), 0600), 0);
