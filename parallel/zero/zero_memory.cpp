@@ -97,13 +97,13 @@ ZeroMemory::ZeroMemory(const ZeroShape& shape) { carve(shape); }
 
 ZeroMemory::ZeroMemory(const ZeroShape& shape, Allocator& allocator) {
   const ZeroPlan plan = ZeroMemory(shape).plan();
-  masters_ = Arena(plan.masters, allocator);
-  moments_ = Arena(plan.moments, allocator);
-  shard_gradients_ = Arena(plan.shard_gradients, allocator);
-  gathered_ = Arena(plan.gathered, allocator);
-  unit_gradients_ = Arena(plan.unit_gradients, allocator);
-  scratch_ = Arena(plan.reduction_scratch, allocator);
-  replicated_ = Arena(plan.replicated, allocator);
+  masters_ = Arena(plan.masters, allocator, "masters");
+  moments_ = Arena(plan.moments, allocator, "moments");
+  shard_gradients_ = Arena(plan.shard_gradients, allocator, "shard gradients");
+  gathered_ = Arena(plan.gathered, allocator, "gathered parameters");
+  unit_gradients_ = Arena(plan.unit_gradients, allocator, "unit gradients");
+  scratch_ = Arena(plan.reduction_scratch, allocator, "reduction scratch");
+  replicated_ = Arena(plan.replicated, allocator, "replicated state");
   carve(shape);
 }
 

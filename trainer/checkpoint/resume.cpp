@@ -71,7 +71,7 @@ std::vector<std::string> find_candidates(const fs::path& run_dir, const std::str
 void set_aside(const fs::path& run_dir, const std::string& why, std::vector<std::string>& notes) {
   if (step_folders(run_dir).empty() && !is_there(run_dir / "metrics.jsonl")) return;
   // The checkpoints last: as long as they are there, a second try does the rest.
-  const auto names = {"latest",      "best",        "metrics.jsonl",
+  const auto names = {"latest",      "best",        "metrics.jsonl", "stalls.jsonl",
                       "tensorboard", "config.yaml", "checkpoints"};
   const auto is_taken = [&](int n) {
     return std::any_of(names.begin(), names.end(), [&](const char* name) {

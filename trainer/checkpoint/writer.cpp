@@ -305,7 +305,7 @@ CheckpointWriter::CheckpointWriter(parallel::Mesh& mesh, parallel::ZeroStore& st
   // As much on every rank, as planned; the last ranks' parts may be smaller.
   std::int64_t elements = 0;
   for (int u = 0; u < store.num_units(); ++u) elements += snapshot_elements(store.layout(u));
-  impl_->snapshot = Buffer(Bytes{elements * 4}, allocator);
+  impl_->snapshot = Buffer(Bytes{elements * 4}, allocator, "checkpoint snapshot");
 }
 
 CheckpointWriter::~CheckpointWriter() {
