@@ -137,7 +137,7 @@ int parse_and_run(int argc, char** argv) {
   using namespace k25::trainer;  // NOLINT(google-build-using-namespace)
   const std::vector<Command> commands = {add_prepare(app), add_train(app),  add_eval(app),
                                          add_sample(app),  add_config(app), add_inspect(app),
-                                         add_bench(app),   add_plan(app),   add_doctor(app)};
+                                         add_bench(app),   add_plan(app),   add_doctor(app), add_ctl(app)};
   const Arguments arguments(argv + std::min(argc, 1), argv + argc);
   std::string problem = problem_of_empty_arguments(arguments);
   try {

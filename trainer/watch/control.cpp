@@ -134,10 +134,14 @@ ControlWatch::ControlWatch(fs::path run_dir, const parallel::World& world,
     : run_dir_(std::move(run_dir)),
       world_(world),
       signals_(signals),
-      inbox_(run_dir_),
-      ticker_(kLook, [this] { look(); }) {}
+      inbox_(run_dir_) {
+  ticker_.emplace(kLook, [this] { look(); });
+}
 
-ControlWatch::~ControlWatch() { remove_own_command(); }
+ControlWatch::~ControlWatch() {
+  ticker_.reset();
+  remove_own_command();
+}
 
 void ControlWatch::remove_own_command() {
   if (!own_command_.empty()) remove_command(run_dir_, own_command_);
@@ -154,7 +158,6 @@ void ControlWatch::look() noexcept {
 
 void ControlWatch::answer() {
   if (!own_command_.empty() && since_own_.seconds() > kAnswered) remove_own_command();
-  // mpirun forwards a signal to all ranks: while one command stands, there is no need of another.
   if (const std::int64_t signals = signals_; signals != signals_seen_) {
     signals_seen_ = signals;
     remove_own_command();

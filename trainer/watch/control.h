@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -73,7 +74,7 @@ class ControlWatch {
   ControlInbox inbox_;
   std::string own_command_;  ///< of the last signal
   Stopwatch since_own_;
-  Ticker ticker_;  // last: its thread uses the others
+  std::optional<Ticker> ticker_;
 };
 
 }  // namespace k25::trainer
