@@ -60,8 +60,8 @@ void Profiler::end() {
 void Profiler::fold() {
   device_->wait();
   for (const Pair& pair : pairs_) {
-    double& sum = rows_[pair.row].device_seconds.emplace(
-        rows_[pair.row].device_seconds.value_or(0.0));
+    double& sum =
+        rows_[pair.row].device_seconds.emplace(rows_[pair.row].device_seconds.value_or(0.0));
     sum += device_->seconds_between(pair.begin_event, pair.end_event);
   }
   pairs_.clear();

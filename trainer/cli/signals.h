@@ -1,5 +1,6 @@
 #pragma once
-// SIGUSR1 = save and stop; SIGUSR2 = dump the last collectives; SIGTERM, SIGINT and SIGHUP = stop now, the last checkpoint stands.
+// SIGUSR1 = save and stop; SIGUSR2 = dump the last collectives; SIGTERM, SIGINT and SIGHUP = stop
+// now, the last checkpoint stands.
 
 #include <atomic>
 #include <cstdint>

@@ -26,7 +26,7 @@ GpuFacts facts_of(const NvmlLibrary& library, Handle device, int index) {
   GpuFacts gpu{.index = index};
   char name[128] = "";
   if (library.ok<int(Handle, char*, unsigned)>("nvmlDeviceGetName", device, &name[0],
-                                            static_cast<unsigned>(sizeof name))) {
+                                               static_cast<unsigned>(sizeof name))) {
     gpu.name = name;
   }
   if (const auto memory = library.value<nvml::Memory>("nvmlDeviceGetMemoryInfo", device)) {
@@ -47,14 +47,15 @@ GpuFacts facts_of(const NvmlLibrary& library, Handle device, int index) {
     gpu.nvlinks += library.value<int>("nvmlDeviceGetNvLinkState", device, link).value_or(0);
   }
   if (const auto errors = library.value<unsigned long long>("nvmlDeviceGetTotalEccErrors", device,
-                                                         nvml::kUncorrected, nvml::kSinceBoot)) {
+                                                            nvml::kUncorrected, nvml::kSinceBoot)) {
     gpu.uncorrected_errors = static_cast<std::int64_t>(*errors);
   }
   if (const auto mode = library.value<int>("nvmlDeviceGetPersistenceMode", device)) {
     gpu.persistent = *mode != 0;
   }
   unsigned now = 0, pending = 0;
-  if (library.ok<int(Handle, unsigned*, unsigned*)>("nvmlDeviceGetMigMode", device, &now, &pending)) {
+  if (library.ok<int(Handle, unsigned*, unsigned*)>("nvmlDeviceGetMigMode", device, &now,
+                                                    &pending)) {
     gpu.partitioned = now != 0;
   }
   return gpu;
@@ -82,7 +83,7 @@ GpuHost read_gpus(const char* name) {
   }
   char driver[128] = "";
   library.ok<int(char*, unsigned)>("nvmlSystemGetDriverVersion", &driver[0],
-                                static_cast<unsigned>(sizeof driver));
+                                   static_cast<unsigned>(sizeof driver));
   host.driver = driver;
   unsigned count = 0;
   library.ok<int(unsigned*)>("nvmlDeviceGetCount_v2", &count);
@@ -97,8 +98,8 @@ GpuHost read_gpus(const char* name) {
     for (std::size_t b = a + 1; b < devices.size(); ++b) {
       // All links of a server's GPUs lead to the same switches, or straight to each other.
       const bool nvlink = host.gpus[a].nvlinks > 0 && host.gpus[b].nvlinks > 0;
-      host.pairs.push_back(
-          {host.gpus[a].index, host.gpus[b].index, path_of(library, devices[a], devices[b], nvlink)});
+      host.pairs.push_back({host.gpus[a].index, host.gpus[b].index,
+                            path_of(library, devices[a], devices[b], nvlink)});
     }
   }
   return host;

@@ -3,6 +3,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "data/io/atomic_file.h"
@@ -34,23 +35,26 @@ std::int64_t peak_resident() {
 }  // namespace
 
 std::string memory_json(Runtime& runtime, const MemoryPlan& plan) {
-  std::map<std::string, std::int64_t> taken;  // both places: a category lies in one of them, or is
-                                              // planned for both
+  std::map<std::pair<std::string, Allocator*>, std::int64_t> taken;
   Json allocations = Json::array(), peaks;
   for (const Place& place : places(runtime)) {
     for (const Allocation& a : place.allocator->allocations()) {
       const std::string name = *a.name == '\0' ? "other" : a.name;
-      taken[name] += a.size.n;
+      taken[{name, place.allocator}] += a.size.n;
       allocations.push_back({{"category", name}, {"bytes", a.size.n}, {"where", place.name}});
     }
     peaks[place.name] = place.allocator->peak().n;
   }
   Json categories = Json::array();
   for (const MemoryRow& row : plan.rows()) {
-    categories.push_back({{"category", row.name},
-                          {"planned_bytes", row.device.n},
-                          {"planned_host_bytes", row.host.n},
-                          {"allocated_bytes", taken[row.name]}});
+    Json line = {{"category", row.name},
+                 {"planned_bytes", row.device.n},
+                 {"allocated_bytes", taken[{row.name, &runtime.allocator()}]}};
+    if (runtime.device() == Device::kCuda) {
+      line["planned_host_bytes"] = row.host.n;
+      line["allocated_host_bytes"] = taken[{row.name, &runtime.host_allocator()}];
+    }
+    categories.push_back(std::move(line));
   }
   Json json = {{"format", "k25 memory 1"},
                {"rank", runtime.world().rank()},

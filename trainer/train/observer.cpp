@@ -66,9 +66,10 @@ std::vector<std::string> Observer::finish(const MemoryPlan& plan) {
       .all_reduce_small({.name = "peak memory"},
                         {.integers = extremes, .count = 2, .op = parallel::ReduceOp::kMin})
       .wait();
-  lines.push_back(fmt::format("memory: arenas and buffers peaked at {} to {} bytes a rank, planned "
-                              "{}",
-                              extremes[0], -extremes[1], plan.total().n));
+  lines.push_back(
+      fmt::format("memory: arenas and buffers peaked at {} to {} bytes a rank, planned "
+                  "{}",
+                  extremes[0], -extremes[1], plan.total().n));
   if (memory_ == MemoryReport::kWrite && runtime_.is_root()) {
     write_memory_report(runtime_, plan, run_dir_);
     lines.push_back("memory: " + (run_dir_ / "memory.json").string());

@@ -29,9 +29,8 @@ void make_folder(const fs::path& folder) {
   std::error_code error;
   fs::create_directory(folder, error);
   if (error) {
-    fail(ErrorKind::kCheckpoint,
-         folder.string() + ": cannot be made: " + error.message() +
-             "; this user must be able to write into the run directory");
+    fail(ErrorKind::kCheckpoint, folder.string() + ": cannot be made: " + error.message() +
+                                     "; this user must be able to write into the run directory");
   }
 }
 
@@ -57,9 +56,9 @@ std::vector<std::string> command_names(const fs::path& folder) {
 std::string post_command(const fs::path& run_dir, const std::string& what) {
   make_folder(control_folder(run_dir));
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const std::string id = fmt::format(
-      "{}-{}-{}", what, std::chrono::duration_cast<std::chrono::microseconds>(now).count(),
-      getpid());
+  const std::string id =
+      fmt::format("{}-{}-{}", what,
+                  std::chrono::duration_cast<std::chrono::microseconds>(now).count(), getpid());
   const Json json = {{"command", what}};
   data::write_file_atomically(control_folder(run_dir) / (id + ".json"), json.dump() + "\n",
                               ErrorKind::kCheckpoint);
@@ -102,10 +101,10 @@ void write_dump(const fs::path& run_dir, const parallel::World& world,
   make_folder(run_dir / "dumps");
   const parallel::Peer& self = world.peer(world.rank());
   const std::string waiting = world.waiting_for();
-  const std::string text = fmt::format(
-      "rank {} of {} (host {}, pid {}) at {}\nfor {}\nwaiting for {}\n\n{}", world.rank(),
-      world.size(), self.host, self.pid, clock_text(), fmt::join(ids, " "),
-      waiting.empty() ? "no other rank" : waiting, world.dump());
+  const std::string text =
+      fmt::format("rank {} of {} (host {}, pid {}) at {}\nfor {}\nwaiting for {}\n\n{}",
+                  world.rank(), world.size(), self.host, self.pid, clock_text(),
+                  fmt::join(ids, " "), waiting.empty() ? "no other rank" : waiting, world.dump());
   data::write_file_atomically(dump_path(run_dir, world.rank()), text, ErrorKind::kCheckpoint);
 }
 
@@ -131,10 +130,7 @@ DumpAnswers dump_answers(const fs::path& run_dir, const std::string& id) {
 
 ControlWatch::ControlWatch(fs::path run_dir, const parallel::World& world,
                            const std::atomic<std::int64_t>& signals)
-    : run_dir_(std::move(run_dir)),
-      world_(world),
-      signals_(signals),
-      inbox_(run_dir_) {
+    : run_dir_(std::move(run_dir)), world_(world), signals_(signals), inbox_(run_dir_) {
   ticker_.emplace(kLook, [this] { look(); });
 }
 

@@ -81,8 +81,8 @@ std::optional<Stall> StallDetector::observe(std::int64_t step,
   bool stalled = false;
   if (static_cast<std::int64_t>(periods_.size()) >= kLeastSteps) {
     stall.median = median([](const Period& p) { return p.seconds; });
-    stalled = stall.seconds > kFactor * stall.median &&
-              stall.seconds - stall.median > least_seconds_;
+    stalled =
+        stall.seconds > kFactor * stall.median && stall.seconds - stall.median > least_seconds_;
   }
   if (stalled) {
     double most = 0.0;

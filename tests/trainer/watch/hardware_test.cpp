@@ -48,15 +48,10 @@ class HardwareTest : public ::testing::Test {
 TEST_F(HardwareTest, EveryNumberOfTheKernel) {
   write_all();
   const double tick = 1.0 / static_cast<double>(sysconf(_SC_CLK_TCK));
-  const Values expected = {{"hw/rss_gib", 3.0},
-                           {"hw/host_available_gib", 1.0},
-                           {"hw/cpu_s", 2000 * tick},
-                           {"hw/read_bytes", 4096.0},
-                           {"hw/write_bytes", 8192.0},
-                           {"hw/net_receive_bytes", 30.0},
-                           {"hw/net_send_bytes", 100.0},
-                           {"hw/ib_receive_bytes", 444.0},
-                           {"hw/ib_send_bytes", 888.0}};
+  const Values expected = {
+      {"hw/rss_gib", 3.0},          {"hw/host_available_gib", 1.0}, {"hw/cpu_s", 2000 * tick},
+      {"hw/read_bytes", 4096.0},    {"hw/write_bytes", 8192.0},     {"hw/net_receive_bytes", 30.0},
+      {"hw/net_send_bytes", 100.0}, {"hw/ib_receive_bytes", 444.0}, {"hw/ib_send_bytes", 888.0}};
   EXPECT_EQ(as_map(read_process_and_host(folder_.path())), expected);
 }
 
@@ -77,9 +72,9 @@ TEST_F(HardwareTest, ThisProcess) {
 }
 
 TEST_F(HardwareTest, EveryNumberOfAGpu) {
-  const Values first = {{"hw/gpu_util_percent", 87.0},     {"hw/gpu_memory_gib", 1000.0 / 0x1p30},
-                        {"hw/gpu_power_w", 512.5},         {"hw/gpu_temperature_c", 61.0},
-                        {"hw/gpu_sm_clock_mhz", 1755.0},   {"hw/gpu_throttle_reasons", 1.0},
+  const Values first = {{"hw/gpu_util_percent", 87.0},   {"hw/gpu_memory_gib", 1000.0 / 0x1p30},
+                        {"hw/gpu_power_w", 512.5},       {"hw/gpu_temperature_c", 61.0},
+                        {"hw/gpu_sm_clock_mhz", 1755.0}, {"hw/gpu_throttle_reasons", 1.0},
                         {"hw/gpu_throttled", 0.0}};
   EXPECT_EQ(as_map(GpuReader(K25_FAKE_NVML, "0000:1B:00.0").read()), first);
   Values second = as_map(GpuReader(K25_FAKE_NVML, "0000:9A:00.0").read());
