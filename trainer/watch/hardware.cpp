@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <exception>
 #include <fstream>
 #include <optional>
 #include <sstream>
@@ -152,7 +153,15 @@ HardwareValues GpuReader::read() const {
 }
 
 HardwareSampler::HardwareSampler(const HardwareSources& sources, std::chrono::milliseconds every)
-    : sources_(sources), ticker_(every, [this] { sample(); }) {}
+    : sources_(sources), ticker_(every, [this] { try_sample(); }) {}
+
+void HardwareSampler::try_sample() noexcept {
+  try {
+    sample();
+  } catch (const std::exception&) {
+    // NOTE: without memory there is no sample; whether that ends the run is not this thread's say.
+  }
+}
 
 void HardwareSampler::sample() {
   // Here, since the library may take seconds to start.

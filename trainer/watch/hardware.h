@@ -57,6 +57,7 @@ class HardwareSampler {
   HardwareValues latest() const;
 
  private:
+  void try_sample() noexcept;
   void sample();
 
   HardwareSources sources_;
