@@ -32,8 +32,10 @@ void Profiler::stop() {
 
 void Profiler::begin(const char* name, std::int64_t index) {
   std::string own = name;
-  if (index >= 0) own += " " + std::to_string(index);
-  const std::string path = open_.empty() ? own : rows_[open_.back().row].range + "/" + own;
+  if (index >= 0) own.append(" ").append(std::to_string(index));
+  std::string path = open_.empty() ? "" : rows_[open_.back().row].range;
+  if (!path.empty()) path.append("/");
+  path.append(own);
   const auto [at, added] = index_.try_emplace(path, rows_.size());
   if (added) rows_.push_back({.range = path});
   Open range{.row = at->second};

@@ -222,6 +222,7 @@ void CheckpointWriter::Impl::publish(const Manifest& manifest) const {
 void CheckpointWriter::Impl::point_and_retain() {
   kill_at("after_rename_before_latest");
   if (!is_root()) return;
+  if (lock != nullptr) lock->require_held();  // syncing the folder may have taken a while
   write_pointer(run_dir, "latest", step_folder_name(state.step));
   if (best == state.step) write_pointer(run_dir, "best", step_folder_name(best));
   std::vector<std::string> stay;
