@@ -26,6 +26,7 @@ struct Header {
   std::int64_t bad_element = 0;
   std::int64_t bad_sum_unit = -1;  ///< in the sums of this rank's shard
   std::int64_t bad_sum_element = 0;
+  PhaseSeconds phases{};
 };
 constexpr std::int64_t kHeaderBytes = align_up(sizeof(Header));
 
@@ -135,9 +136,9 @@ Statistics::Statistics(parallel::Mesh& mesh, parallel::ZeroStore& store, Allocat
                        Allocator& state)
     : mesh_(mesh),
       store_(store),
-      rows_(Bytes{mesh.data_ranks() * row_bytes(num_chunks(store))}, host) {
+      rows_(Bytes{mesh.data_ranks() * row_bytes(num_chunks(store))}, host, "statistics") {
   if (state.device() == Device::kCuda) {
-    device_sums_ = Buffer(bytes_of(Elems{num_chunks(store)}, DType::kFloat64), state);
+    device_sums_ = Buffer(bytes_of(Elems{num_chunks(store)}, DType::kFloat64), state, "statistics");
   }
 }
 
@@ -203,15 +204,18 @@ StepStats Statistics::gather(Context& context, const LocalStats& local) {
                     .bad_unit = bad.unit,
                     .bad_element = bad.element,
                     .bad_sum_unit = bad_sum.unit,
-                    .bad_sum_element = bad_sum.element};
+                    .bad_sum_element = bad_sum.element,
+                    .phases = local.phases};
   std::memcpy(rows + mesh_.data_rank() * row, &mine, sizeof(mine));
   mesh_.data_comm()
       .all_gather({.name = "step statistics"}, {.buffer = rows, .per_rank = Bytes{row}})
       .wait();
 
   std::vector<Header> headers(static_cast<std::size_t>(mesh_.data_ranks()));
+  rank_phases_.clear();
   for (std::size_t r = 0; r < headers.size(); ++r) {
     std::memcpy(&headers[r], rows + static_cast<std::int64_t>(r) * row, sizeof(Header));
+    rank_phases_.push_back({static_cast<int>(headers[r].rank), headers[r].phases});
   }
   StepStats stats;
   fold_headers(headers, stats);

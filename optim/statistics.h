@@ -8,8 +8,10 @@
 // bad_parameter names the first element that was not finite in some rank's own gradients ("on rank
 // 1": the rank whose samples made it), or else the first whose sum over the ranks overflowed.
 
+#include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "kernels/core/buffer.h"
 #include "kernels/core/context.h"
@@ -18,11 +20,19 @@
 
 namespace k25::optim {
 
+/// Seconds of a rank by phases that the caller numbers; carried along unchanged.
+using PhaseSeconds = std::array<double, 6>;
+struct RankPhases {
+  int rank = 0;
+  PhaseSeconds seconds{};
+};
+
 struct LocalStats {
   std::int64_t nll_fixed = 0;  ///< in units of 2^-24 nats
   std::int64_t label_tokens = 0;
   bool loss_finite = true;
   bool save_and_stop = false;
+  PhaseSeconds phases{};
 };
 
 /// Adds an nll in nats, rounded to 2^-24 nats. One that is not finite, or a sum too large for the
@@ -40,6 +50,8 @@ class Statistics {
   void begin(Context& context);
   /// Collective, after that wait.
   StepStats gather(Context& context, const LocalStats& local);
+  /// LocalStats::phases of every data rank, of the last gather.
+  const std::vector<RankPhases>& rank_phases() const { return rank_phases_; }
 
  private:
   struct BadSum {
@@ -54,6 +66,7 @@ class Statistics {
   parallel::ZeroStore& store_;
   Buffer rows_;         ///< per data rank: header, chunk sums
   Buffer device_sums_;  ///< of this rank's chunks, on a GPU
+  std::vector<RankPhases> rank_phases_;
 };
 
 }  // namespace k25::optim

@@ -27,8 +27,8 @@ ALLOWED = {
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]')
 TRANSPORT = re.compile(r"(mpi|nccl)\.h$")
-CUDA = re.compile(r"(cuda|cublas|cudnn|cuda_runtime|cuda_runtime_api|cuda_bf16|cuda_fp16|cublasLt)\.h$"
-                  r"|cuda/|cub/|cooperative_groups")
+CUDA = re.compile(r"(cuda|cublas|cudnn|cuda_runtime|cuda_runtime_api|cuda_profiler_api|cuda_bf16|cuda_fp16|cublasLt)\.h$"
+                  r"|cuda/|cub/|nvtx3/|cooperative_groups")
 VENDOR = re.compile(r"(hdf5|H5\w*)\.h$|yaml-cpp/|nlohmann/|CLI/|spdlog/|fmt/|openssl/|sentencepiece|hwloc"
                     r"|xxhash\.h$|Eigen/|unsupported/Eigen")
 SOURCE_SUFFIXES = {".h", ".cuh", ".cpp", ".cu"}

@@ -11,11 +11,15 @@
 
 namespace k25 {
 
-void* Allocator::allocate(Bytes size) {
+void* Allocator::allocate(Bytes size, const char* name) {
   K25_CHECK(size.n >= 0,
             "an allocation's size must not be negative, got " + std::to_string(size.n));
   if (size.n == 0) return nullptr;
   void* data = do_allocate(size);
+  {
+    const std::lock_guard lock(mutex_);
+    allocations_.push_back({data, size, name});
+  }
   const std::int64_t live = live_.fetch_add(size.n) + size.n;
   std::int64_t peak = peak_.load();
   while (peak < live && !peak_.compare_exchange_weak(peak, live)) {
@@ -25,8 +29,17 @@ void* Allocator::allocate(Bytes size) {
 
 void Allocator::deallocate(void* data, Bytes size) noexcept {
   if (data == nullptr) return;
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(allocations_, [&](const Allocation& a) { return a.data == data; });
+  }
   do_deallocate(data, size);
   live_.fetch_sub(size.n);
+}
+
+std::vector<Allocation> Allocator::allocations() const {
+  const std::lock_guard lock(mutex_);
+  return allocations_;
 }
 
 void* HostAllocator::do_allocate(Bytes size) {
@@ -53,8 +66,8 @@ void require_host_memory(Bytes size) {
   munmap(data, bytes);
 }
 
-Buffer::Buffer(Bytes size, Allocator& allocator)
-    : data_(allocator.allocate(size)),
+Buffer::Buffer(Bytes size, Allocator& allocator, const char* name)
+    : data_(allocator.allocate(size, name)),
       size_(size),
       device_(allocator.device()),
       allocator_(&allocator) {}
@@ -87,8 +100,8 @@ Tensor Buffer::view(DType dtype, std::initializer_list<std::int64_t> shape, Byte
   return Tensor(data, dtype, shape, device_);
 }
 
-Arena::Arena(Bytes capacity, Allocator& allocator)
-    : buffer_(capacity, allocator), measuring_(false) {}
+Arena::Arena(Bytes capacity, Allocator& allocator, const char* name)
+    : buffer_(capacity, allocator, name), measuring_(false) {}
 
 Tensor Arena::take(DType dtype, std::span<const std::int64_t> shape) {
   const std::int64_t begin = used_;

@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <mutex>
 #include <span>
+#include <vector>
 
 #include "kernels/core/dtype.h"
 #include "kernels/core/tensor.h"
@@ -18,6 +20,13 @@ constexpr std::int64_t align_up(std::int64_t n, std::int64_t to = kAlignment) {
   return (n + to - 1) / to * to;
 }
 
+/// One live allocation. `name` is the category that its owner gave.
+struct Allocation {
+  const void* data = nullptr;
+  Bytes size;
+  const char* name = "";
+};
+
 /// Where buffers come from. `parallel` injects others (pinned, registered, device).
 /// Counts what is live, so that a plan can be compared with the truth.
 class Allocator {
@@ -26,12 +35,15 @@ class Allocator {
   virtual Device device() const = 0;
 
   /// kAlignment-aligned and zeroed; null for size 0. Throws kUsage when there is not enough.
-  void* allocate(Bytes size);
+  /// `name` (a literal) says what it is for.
+  void* allocate(Bytes size, const char* name = "");
   /// `size` as given to allocate. A null pointer is ignored.
   void deallocate(void* data, Bytes size) noexcept;
 
   Bytes live() const { return Bytes{live_.load()}; }
   Bytes peak() const { return Bytes{peak_.load()}; }
+  /// What is live, in the order in which it was allocated. Callable from any thread.
+  std::vector<Allocation> allocations() const;
 
  protected:
   virtual void* do_allocate(Bytes size) = 0;
@@ -40,6 +52,8 @@ class Allocator {
  private:
   std::atomic<std::int64_t> live_{0};
   std::atomic<std::int64_t> peak_{0};
+  mutable std::mutex mutex_;
+  std::vector<Allocation> allocations_;  ///< a few dozen: all of them are made before step 0
 };
 
 /// Ordinary host memory.
@@ -60,7 +74,7 @@ void require_host_memory(Bytes size);
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(Bytes size, Allocator& allocator);
+  Buffer(Bytes size, Allocator& allocator, const char* name = "");
   ~Buffer();
   Buffer(Buffer&& o) noexcept;
   Buffer& operator=(Buffer&& o) noexcept;
@@ -85,7 +99,7 @@ class Buffer {
 class Arena {
  public:
   Arena() = default;  ///< measuring
-  Arena(Bytes capacity, Allocator& allocator);
+  Arena(Bytes capacity, Allocator& allocator, const char* name = "");
 
   /// kAlignment-aligned, not zeroed. Throws kInternal when the plan was too small.
   Tensor take(DType dtype, std::span<const std::int64_t> shape);

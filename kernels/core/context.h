@@ -13,10 +13,14 @@ class AttentionEngines;  // kernels/attention/attention_engines.h
 
 namespace k25 {
 
+class Profiler;  // kernels/core/profiler.h
+
 /// Owned by the caller, passed to every op by reference. Holds no memory.
 struct Context {
   CpuIsa isa = CpuIsa::kV1;       ///< which build of the CPU kernels runs
   ThreadPool* threads = nullptr;  ///< null: the calling thread alone. Results never depend on it.
+
+  Profiler* profiler = nullptr;  ///< set only during steps that are profiled
 
   // CUDA only (kernels/core/device.h owns them).
   cudaStream_t stream = nullptr;  ///< ops enqueue here and never synchronise

@@ -65,6 +65,7 @@ class CudaDevice {
 
   int index() const { return index_; }
   const std::string& name() const { return name_; }  ///< "NVIDIA H200"
+  std::string bus() const;                           ///< "0000:1B:00.0"
   Bytes total_memory() const { return total_memory_; }
   Bytes free_memory() const;
   CudaFacts facts() const;

@@ -152,6 +152,12 @@ CudaDevice::~CudaDevice() {
   cudaStreamDestroy(stream_);
 }
 
+std::string CudaDevice::bus() const {
+  char bus[32] = "";
+  K25_CUDA_CHECK(cudaDeviceGetPCIBusId(&bus[0], static_cast<int>(sizeof bus), index_));
+  return bus;
+}
+
 Bytes CudaDevice::free_memory() const {
   const ScopedDevice scope(index_);
   return free_bytes();

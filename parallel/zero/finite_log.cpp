@@ -10,7 +10,7 @@ FiniteLog::FiniteLog(const Tensor& marks) : marks_(marks) {
   if constexpr (kWithCuda) {
     if (marks.device() == Device::kCpu) return;
     pinned_ = std::make_unique<PinnedAllocator>();
-    host_ = Buffer(marks.bytes(), *pinned_);
+    host_ = Buffer(marks.bytes(), *pinned_, "finite log");
   }
 }
 

@@ -142,22 +142,22 @@ ZeroMemory::ZeroMemory(const ZeroShape& shape) { carve(shape); }
 
 ZeroMemory::ZeroMemory(const ZeroShape& shape, Allocator& allocator, Allocator* host) {
   const ZeroPlan plan = ZeroMemory(shape).plan();
-  masters_ = Arena(plan.masters, allocator);
-  moments_ = Arena(plan.moments, allocator);
-  shard_gradients_ = Arena(plan.shard_gradients, allocator);
-  gathered_ = Arena(plan.gathered, allocator);
-  unit_gradients_ = Arena(plan.unit_gradients, allocator);
-  scratch_ = Arena(plan.reduction_scratch, allocator);
-  replicated_ = Arena(plan.replicated, allocator);
-  shard_copies_ = Arena(plan.shard_copies, allocator);
-  offload_scratch_ = Arena(plan.offload_scratch, allocator);
+  masters_ = Arena(plan.masters, allocator, "masters");
+  moments_ = Arena(plan.moments, allocator, "moments");
+  shard_gradients_ = Arena(plan.shard_gradients, allocator, "shard gradients");
+  gathered_ = Arena(plan.gathered, allocator, "gathered parameters");
+  unit_gradients_ = Arena(plan.unit_gradients, allocator, "unit gradients");
+  scratch_ = Arena(plan.reduction_scratch, allocator, "reduction scratch");
+  replicated_ = Arena(plan.replicated, allocator, "replicated state");
+  shard_copies_ = Arena(plan.shard_copies, allocator, "parameters' shards");
+  offload_scratch_ = Arena(plan.offload_scratch, allocator, "offload buffers");
   if (plan.host.total().n > 0) {
     K25_CHECK(host != nullptr, "offloaded state needs an allocator of host memory");
-    host_masters_ = Arena(plan.host.masters, *host);
-    host_moments_ = Arena(plan.host.moments, *host);
-    host_gradients_ = Arena(plan.host.gradients, *host);
-    host_copies_ = Arena(plan.host.shard_copies, *host);
-    staging_ = Arena(plan.host.staging, *host);
+    host_masters_ = Arena(plan.host.masters, *host, "masters");
+    host_moments_ = Arena(plan.host.moments, *host, "moments");
+    host_gradients_ = Arena(plan.host.gradients, *host, "shard gradients");
+    host_copies_ = Arena(plan.host.shard_copies, *host, "parameters' shards");
+    staging_ = Arena(plan.host.staging, *host, "offload buffers");
   }
   carve(shape);
 }

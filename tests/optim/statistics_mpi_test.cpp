@@ -1,6 +1,7 @@
 // What the step's one collective says, on any number of ranks.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -218,6 +219,29 @@ TEST(StatisticsMpi, NamesASumThatOverflows) {
     EXPECT_FALSE(stats.gradient_finite);
     const std::string want = "layers.1.down[5] (sum over all ranks, in the shard of rank ";
     EXPECT_EQ(stats.bad_parameter.substr(0, want.size()), want);
+  }
+}
+
+TEST(StatisticsMpi, EveryRankLearnsThePhasesOfAll) {
+  for (const MeshShape& shape : meshes()) {
+    Rig rig(shape);
+    rig.add("embedding", 0, 0, 1.0F);
+    LocalStats local;
+    for (std::size_t p = 0; p < local.phases.size(); ++p) {
+      local.phases[p] = 100.0 * test_world().rank() + static_cast<double>(p);
+    }
+    rig.gather(local);
+    const std::vector<RankPhases>& all = rig.statistics.rank_phases();
+    ASSERT_EQ(all.size(), static_cast<std::size_t>(rig.mesh.data_ranks()));
+    std::vector<int> ranks;
+    for (const RankPhases& each : all) {
+      ranks.push_back(each.rank);
+      for (std::size_t p = 0; p < each.seconds.size(); ++p) {
+        EXPECT_EQ(each.seconds[p], 100.0 * each.rank + static_cast<double>(p));
+      }
+    }
+    std::sort(ranks.begin(), ranks.end());
+    for (std::size_t r = 0; r < ranks.size(); ++r) EXPECT_EQ(ranks[r], static_cast<int>(r));
   }
 }
 

@@ -71,8 +71,8 @@ std::vector<std::string> find_candidates(const fs::path& run_dir, const std::str
 void set_aside(const fs::path& run_dir, const std::string& why, std::vector<std::string>& notes) {
   if (step_folders(run_dir).empty() && !is_there(run_dir / "metrics.jsonl")) return;
   // The checkpoints last: as long as they are there, a second try does the rest.
-  const auto names = {"latest",      "best",       "metrics.jsonl", "tensorboard",
-                      "config.yaml", "plans.json", "checkpoints"};
+  const auto names = {"latest",      "best",        "metrics.jsonl", "stalls.jsonl",
+                      "tensorboard", "config.yaml", "plans.json",    "checkpoints"};
   const auto is_taken = [&](int n) {
     return std::any_of(names.begin(), names.end(), [&](const char* name) {
       return fs::exists(run_dir / fmt::format("{}.before-{}", name, n));

@@ -222,6 +222,7 @@ void CheckpointWriter::Impl::publish(const Manifest& manifest) const {
 void CheckpointWriter::Impl::point_and_retain() {
   kill_at("after_rename_before_latest");
   if (!is_root()) return;
+  if (lock != nullptr) lock->require_held();  // syncing the folder may have taken a while
   write_pointer(run_dir, "latest", step_folder_name(state.step));
   if (best == state.step) write_pointer(run_dir, "best", step_folder_name(best));
   std::vector<std::string> stay;
@@ -305,7 +306,7 @@ CheckpointWriter::CheckpointWriter(parallel::Mesh& mesh, parallel::ZeroStore& st
   // As much on every rank, as planned; the last ranks' parts may be smaller.
   std::int64_t elements = 0;
   for (int u = 0; u < store.num_units(); ++u) elements += snapshot_elements(store.layout(u));
-  impl_->snapshot = Buffer(Bytes{elements * 4}, allocator);
+  impl_->snapshot = Buffer(Bytes{elements * 4}, allocator, "checkpoint snapshot");
 }
 
 CheckpointWriter::~CheckpointWriter() {

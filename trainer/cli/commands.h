@@ -34,5 +34,6 @@ Command add_inspect(CLI::App& root);
 Command add_bench(CLI::App& root);
 Command add_plan(CLI::App& root);
 Command add_doctor(CLI::App& root);
+Command add_ctl(CLI::App& root);
 
 }  // namespace k25::trainer

@@ -135,9 +135,9 @@ int parse_and_run(int argc, char** argv) {
   app.set_version_flag("--version", std::string("k25 ") + kVersion);
   app.require_subcommand(1);
   using namespace k25::trainer;  // NOLINT(google-build-using-namespace)
-  const std::vector<Command> commands = {add_prepare(app), add_train(app),  add_eval(app),
-                                         add_sample(app),  add_config(app), add_inspect(app),
-                                         add_bench(app),   add_plan(app),   add_doctor(app)};
+  const std::vector<Command> commands = {
+      add_prepare(app), add_train(app), add_eval(app), add_sample(app), add_config(app),
+      add_inspect(app), add_bench(app), add_plan(app), add_doctor(app), add_ctl(app)};
   const Arguments arguments(argv + std::min(argc, 1), argv + argc);
   std::string problem = problem_of_empty_arguments(arguments);
   try {

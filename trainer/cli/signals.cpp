@@ -16,6 +16,7 @@ sigset_t watched_signals() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGUSR1);
+  sigaddset(&set, SIGUSR2);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
   // A blocked signal reaches sigwait even when it is ignored.
@@ -84,6 +85,8 @@ void SignalWatcher::watch() {
     if (quit_) return;
     if (signal == SIGUSR1) {
       save_and_stop_ = true;
+    } else if (signal == SIGUSR2) {
+      ++dumps_;
     } else if (leaving_with_ >= 0) {
       _exit(leaving_with_);
     } else {

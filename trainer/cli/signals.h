@@ -1,7 +1,9 @@
 #pragma once
-// SIGUSR1 = save and stop; SIGTERM, SIGINT and SIGHUP = stop now, the last checkpoint stands.
+// SIGUSR1 = save and stop; SIGUSR2 = dump the last collectives; SIGTERM, SIGINT and SIGHUP = stop
+// now, the last checkpoint stands.
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -26,6 +28,8 @@ class SignalWatcher {
   SignalWatcher& operator=(const SignalWatcher&) = delete;
 
   const std::atomic<bool>& save_and_stop() const { return save_and_stop_; }
+  /// SIGUSR2s so far.
+  const std::atomic<std::int64_t>& dumps() const { return dumps_; }
   /// From here on the process is leaving with `exit_code`: mpirun's SIGTERM, which follows the
   /// first rank that is gone, ends it without a word.
   void leave(int exit_code) { leaving_with_ = exit_code; }
@@ -39,6 +43,7 @@ class SignalWatcher {
 
   parallel::World* world_;
   std::atomic<bool> save_and_stop_{false};
+  std::atomic<std::int64_t> dumps_{0};
   std::atomic<bool> quit_{false};
   std::atomic<int> leaving_with_{-1};
   std::mutex clean_mutex_;

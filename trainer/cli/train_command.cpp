@@ -16,8 +16,20 @@ namespace {
 struct TrainArguments {
   std::string config;
   std::vector<std::string> overrides;
-  std::string resume, log_format;
+  std::string resume, log_format, profile_text;
+  ProfileSteps profile;
+  bool profile_memory = false;
 };
+
+void require_within(const ProfileSteps& profile, const TrainConfig& train) {
+  if (profile.last <= train.steps) return;
+  fail(ErrorKind::kUsage, fmt::format("--profile {}:{}: the run has {} steps (train.steps)",
+                                      profile.first, profile.last, train.steps));
+}
+
+CLI::Validator profile_option(ProfileSteps& steps) {
+  return {[&steps](std::string& text) { return read_profile_steps(text, steps); }, ""};
+}
 
 void run_train(const TrainArguments& arguments, const CommandContext& context) {
   parallel::World& world = *context.world;
@@ -41,9 +53,13 @@ void run_train(const TrainArguments& arguments, const CommandContext& context) {
   ParsedConfig parsed;
   parallel::collectively(world.comm(), "config", [&] {
     parsed = parse_config(text, arguments.config, overrides, world.size());
+    require_within(arguments.profile, parsed.config.train);
   });
   world.configure(parsed.config.comm);
-  train(world, parsed, *context.save_and_stop);
+  train(world, parsed, *context.save_and_stop,
+        {.dumps = context.signals->dumps(),
+         .profile = arguments.profile,
+         .memory = arguments.profile_memory ? MemoryReport::kWrite : MemoryReport::kNone});
 }
 
 }  // namespace
@@ -57,6 +73,11 @@ Command add_train(CLI::App& root) {
       ->allow_extra_args(false);
   app->add_option("--resume", arguments->resume, "auto | none | PATH | step:N");
   app->add_option("--log-format", arguments->log_format, "text | json");
+  app->add_option("--profile", arguments->profile_text,
+                  "A:B: time steps A to B by phase and layer, into RUN/profile-A-B.json")
+      ->check(profile_option(arguments->profile));
+  app->add_flag("--profile-memory", arguments->profile_memory,
+                "write every allocation, and the planned and measured peak, into RUN/memory.json");
   return {app, Needs::kWorld,
           [arguments](const CommandContext& context) { run_train(*arguments, context); }};
 }

@@ -116,6 +116,8 @@ enum class LogFormat : std::uint8_t { kText, kJson };
 struct LogConfig {
   LogFormat format = LogFormat::kText;
   bool metrics = true, tensorboard = true;
+  bool hardware = true;        ///< hw/... metrics of rank 0's host and GPU
+  double stall_seconds = 0.5;  ///< that a step must be above the median, and above 3 x the median
 };
 
 /// Fault injection for tests and drills.
@@ -131,6 +133,13 @@ struct DebugKill {
       point;  ///< "step", "after_shard_write", "before_rename", "after_rename_before_latest"
   std::int64_t step = 0;
   int signal = 9;
+};
+
+/// One rank sleeps while it reads the data of a step.
+struct DebugSlowRead {
+  int rank = -1;  ///< -1: off
+  std::int64_t step = 0;
+  double seconds = 0.0;
 };
 
 struct Config {
@@ -151,6 +160,7 @@ struct Config {
   LogConfig log;
   DebugInject inject;
   DebugKill kill;
+  DebugSlowRead slow_read;
 };
 
 }  // namespace k25::trainer

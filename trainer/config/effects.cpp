@@ -126,6 +126,24 @@ void find_in_debug(const Config& c, std::int64_t ranks, Effects& effects) {
   }
 }
 
+void find_in_slow_read(const Config& c, std::int64_t ranks, Effects& effects) {
+  const DebugSlowRead& slow = c.slow_read;
+  if (slow.rank < 0) {
+    effects.no_effect_of_all({"debug.slow_read.step", "debug.slow_read.seconds"},
+                             "debug.slow_read.rank is -1");
+  } else if (slow.rank >= ranks) {
+    effects.no_effect("debug.slow_read.rank",
+                      fmt::format("the ranks of this run are 0 to {}", ranks - 1));
+  } else if (slow.step > c.train.steps) {
+    effects.no_effect("debug.slow_read.step", fmt::format("the run has {} steps", c.train.steps));
+  } else if (slow.step == 0) {
+    effects.no_effect("debug.slow_read.rank",
+                      "debug.slow_read.step is 0 and steps are counted from 1");
+  } else if (slow.seconds == 0.0) {
+    effects.no_effect("debug.slow_read.rank", "debug.slow_read.seconds is 0");
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> settings_without_effect(const ParsedConfig& parsed, std::int64_t ranks) {
@@ -139,6 +157,7 @@ std::vector<std::string> settings_without_effect(const ParsedConfig& parsed, std
   find_in_offload(c, effects);
   find_in_output(c, effects);
   find_in_debug(c, ranks, effects);
+  find_in_slow_read(c, ranks, effects);
   return effects.take();
 }
 

@@ -267,6 +267,16 @@ std::vector<Key> output_keys() {
               [](Config& c) -> auto& { return c.log.metrics; }),
       boolean("log.tensorboard", "true", "write TensorBoard events",
               [](Config& c) -> auto& { return c.log.tensorboard; }),
+      boolean("log.hardware", "true", "hw/... metrics of rank 0's host and GPU",
+              [](Config& c) -> auto& { return c.log.hardware; }),
+      number("log.stall_s", "0.5",
+             "a step above 3 x the running median, and so many seconds above it, is a stall",
+             [](Config& c) -> auto& { return c.log.stall_seconds; }, {0.0, kLarge}),
+  };
+}
+
+std::vector<Key> debug_keys() {
+  return {
       integer(
           "debug.inject.step", "-1", "spoil a number at this step; 0: every step; -1: off",
           [](Config& c) -> auto& { return c.inject.step; }, -1),
@@ -294,6 +304,14 @@ std::vector<Key> output_keys() {
       integer(
           "debug.kill.signal", "9", "9: killed, 19: stopped",
           [](Config& c) -> auto& { return c.kill.signal; }, 1, 64),
+      integer(
+          "debug.slow_read.rank", "-1", "rank that sleeps while it reads data; -1: off",
+          [](Config& c) -> auto& { return c.slow_read.rank; }, -1, 1 << 20),
+      integer(
+          "debug.slow_read.step", "0", "the step that it reads for",
+          [](Config& c) -> auto& { return c.slow_read.step; }, 0),
+      number("debug.slow_read.seconds", "0", "how long it sleeps",
+             [](Config& c) -> auto& { return c.slow_read.seconds; }, {0.0, kLarge}),
   };
 }
 
@@ -308,7 +326,7 @@ std::vector<Key> build_schema() {
           [](Config& c) -> auto& { return c.run.cpu_threads; }, 1, 4096),
   };
   for (const auto& part : {model_keys(), data_and_train_keys(), optim_keys(), parallel_keys(),
-                           recompute_and_comm_keys(), output_keys()}) {
+                           recompute_and_comm_keys(), output_keys(), debug_keys()}) {
     keys.insert(keys.end(), part.begin(), part.end());
   }
   return keys;

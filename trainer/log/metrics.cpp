@@ -70,6 +70,7 @@ Json json_of(const StepRecord& r) {
   for (const auto& [domain, count] : r.domain_samples) j["domain_samples"][domain] = count;
   j["samples"] = r.samples;
   put(j, "eta_s", r.eta_seconds);
+  for (const auto& [name, value] : r.hardware) put(j, name.c_str(), value);
   return j;
 }
 
@@ -195,6 +196,7 @@ void Metrics::write(const StepRecord& r) {
   if (r.loss) scalars.emplace_back("loss/train", *r.loss);
   if (r.loss_max) scalars.emplace_back("loss/train_max", *r.loss_max);
   if (r.gradient_norm) scalars.emplace_back("optim/gradient_norm", *r.gradient_norm);
+  scalars.insert(scalars.end(), r.hardware.begin(), r.hardware.end());
   impl_->events->write(r.step, scalars);
 }
 

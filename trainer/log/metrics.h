@@ -37,6 +37,7 @@ struct StepRecord {
   std::vector<std::int64_t> samples;  ///< global sample numbers of this step
   double epoch = 0.0;
   double eta_seconds = 0.0;
+  std::vector<std::pair<std::string, double>> hardware;  ///< "hw/rss_gib", ...: the last sample
 };
 
 struct EvalRecord {

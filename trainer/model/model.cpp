@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/core/host_access.h"
+#include "kernels/core/profiler.h"
 #include "trainer/model/gqa.h"
 
 namespace k25::trainer {
@@ -142,10 +143,10 @@ void Model::measure() {
 }
 
 void Model::allocate(const Context& context, Allocator& allocator) {
-  saved_ = Arena(memory_.activations, allocator);
-  scratch_ = Arena(memory_.scratch, allocator);
-  workspace_ = Buffer(memory_.workspace, allocator);
-  tables_ = Buffer(memory_.tables, allocator);
+  saved_ = Arena(memory_.activations, allocator, "activations");
+  scratch_ = Arena(memory_.scratch, allocator, "scratch");
+  workspace_ = Buffer(memory_.workspace, allocator, "op workspace");
+  tables_ = Buffer(memory_.tables, allocator, "tables");
   const Tensor table =
       tables_.view(statistic_dtype(shape_.compute), {shape_.tokens, config_.head_dim});
   fill_on_host(context, table, [&](const Tensor& host) {
@@ -177,14 +178,18 @@ Model::Output Model::forward(Context& context, parallel::ZeroStore& store,
   hidden_.clear();
 
   embedded_ = saved_.take(shape_.compute, {shape_.rows(), config_.hidden});
-  const std::vector<Tensor>& embedding = store.acquire(0);
-  prefetch_around(store, 0, +1);
-  kernels::embedding_forward(context, embedding_, {batch.tokens_N, embedding[0]}, {embedded_},
-                             run.workspace);
-  store.release(0, Phase::kForward);
+  {
+    const ProfileRange range(context, "embedding");
+    const std::vector<Tensor>& embedding = store.acquire(0);
+    prefetch_around(store, 0, +1);
+    kernels::embedding_forward(context, embedding_, {batch.tokens_N, embedding[0]}, {embedded_},
+                               run.workspace);
+    store.release(0, Phase::kForward);
+  }
 
   Tensor h = embedded_;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const ProfileRange range(context, "layer", static_cast<std::int64_t>(i));
     const int unit = forward_unit(i + 1);
     const std::vector<Tensor>& parameters = store.acquire(unit);
     prefetch_around(store, static_cast<std::int64_t>(i) + 1, +1);
@@ -194,6 +199,7 @@ Model::Output Model::forward(Context& context, parallel::ZeroStore& store,
   }
   hidden_.push_back(h);
 
+  const ProfileRange range(context, "head");
   take_head(saved_);
   kernels::rmsnorm_forward(context, final_norm_,
                            {.x_ND = h, .residual_ND = {}, .gain_D = replicated[final_gain_index_]},
@@ -236,6 +242,7 @@ void Model::backward(Context& context, parallel::ZeroStore& store, const BatchTe
                             {.dx_ND = d_h, .dgain_D = d_replicated[final_gain_index_]},
                             run.workspace);
   for (auto i = static_cast<std::int64_t>(layers_.size()) - 1; i >= 0; --i) {
+    const ProfileRange range(context, "layer", i);
     const int unit = forward_unit(static_cast<std::size_t>(i) + 1);
     const std::vector<Tensor>& parameters = store.acquire(unit);
     if (i > 0) prefetch_around(store, i + 1, -1);  // the embedding's backward needs no parameters
@@ -244,6 +251,7 @@ void Model::backward(Context& context, parallel::ZeroStore& store, const BatchTe
     store.release(unit, Phase::kBackward);
     store.gradient_done(unit);
   }
+  const ProfileRange range(context, "embedding");
   const std::vector<Tensor>& d_embedding = store.gradient(0);
   if (d_embedding[0]) {
     kernels::embedding_backward(context, embedding_, {batch.tokens_N, d_h}, {d_embedding[0]},

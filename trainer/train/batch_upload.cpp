@@ -60,8 +60,8 @@ kernels::AttentionImplementation attention_for(const data::Batch& b) {
 BatchUpload::BatchUpload(const Model& model, std::int64_t depth, Allocator& host, Allocator& state)
     : shape_(model.shape()), vocab_(model.vocab()), depth_(depth) {
   if (shape_.device == Device::kCpu) return;
-  pinned_ = Buffer(Bytes{depth * kArrays * array_bytes(shape_)}, host);
-  device_ = Buffer(plan(shape_), state);
+  pinned_ = Buffer(Bytes{depth * kArrays * array_bytes(shape_)}, host, "losses and batch");
+  device_ = Buffer(plan(shape_), state, "losses and batch");
 }
 
 Bytes BatchUpload::plan(const RunShape& shape) {

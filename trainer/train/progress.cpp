@@ -58,6 +58,7 @@ StepRecord Progress::record(const Input& in) {
   }
   r.epoch = static_cast<double>(in.state.mixture.next_sample) / std::max(windows, 1.0);
   r.eta_seconds = mean_seconds_ * static_cast<double>(in.config.train.steps - in.state.step);
+  r.hardware = in.hardware;
   return r;
 }
 

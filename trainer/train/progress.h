@@ -6,6 +6,7 @@
 #include "trainer/config/config.h"
 #include "trainer/log/metrics.h"
 #include "trainer/train/step.h"
+#include "trainer/watch/hardware.h"
 
 namespace k25::trainer {
 
@@ -25,6 +26,7 @@ class Progress {
     const data::Sampler& sampler;
     double step_seconds = 0.0, save_seconds = 0.0;
     Bytes memory;
+    HardwareValues hardware;
   };
   StepRecord record(const Input& input);
 

@@ -124,6 +124,13 @@ std::string Runtime::device_name() const {
   return "cpu";
 }
 
+std::string Runtime::device_bus() const {
+  if constexpr (kWithCuda) {
+    if (device_ != nullptr) return device_->bus();
+  }
+  return "";
+}
+
 std::optional<Bytes> Runtime::device_memory() const {
   if constexpr (kWithCuda) {
     if (device_ != nullptr) return device_->total_memory();

@@ -37,6 +37,8 @@ class Runtime {
   Allocator& host_allocator() { return device_ == nullptr ? host_ : *pinned_; }
   /// "NVIDIA H200", or "cpu".
   std::string device_name() const;
+  /// Of this rank's GPU, "0000:1B:00.0"; "" on the CPU.
+  std::string device_bus() const;
   /// Of this rank's GPU; absent on the CPU.
   std::optional<Bytes> device_memory() const;
   /// What the plan may use where the model lives.

@@ -7,8 +7,8 @@ namespace k25::trainer {
 
 SequenceLosses::SequenceLosses(const RunShape& shape, std::int64_t micro_batches, Allocator& host,
                                Allocator& state)
-    : shape_(shape), sums_(plan(shape, micro_batches), state) {
-  if (shape.device == Device::kCuda) host_ = Buffer(sums_.size(), host);
+    : shape_(shape), sums_(plan(shape, micro_batches), state, "losses and batch") {
+  if (shape.device == Device::kCuda) host_ = Buffer(sums_.size(), host, "losses and batch");
 }
 
 Bytes SequenceLosses::plan(const RunShape& shape, std::int64_t micro_batches) {

@@ -1,8 +1,12 @@
 #include "trainer/train/step.h"
 
+#include <chrono>
 #include <span>
+#include <string>
+#include <thread>
 
 #include "kernels/core/host_access.h"
+#include "kernels/core/profiler.h"
 #include "kernels/core/stopwatch.h"
 #include "optim/adamw.h"
 #include "parallel/comm/agree.h"
@@ -65,29 +69,70 @@ Bytes Stepper::plan(const Config& config, const RunShape& shape) {
   return {BatchUpload::plan(shape).n + SequenceLosses::plan(shape, micro_batches(config)).n};
 }
 
+/// One phase of a step: a range of the profile, and seconds without those spent waiting.
+class Stepper::PhaseScope {
+ public:
+  PhaseScope(Stepper& stepper, StepPhase phase)
+      : stepper_(stepper),
+        phase_(phase),
+        range_(stepper.runtime_.context(), phase_name(phase).data()) {}
+  ~PhaseScope() {
+    const double waited = stepper_.store_.take_wait_seconds();
+    stepper_.waited_ += waited;
+    stepper_.add_seconds(StepPhase::kWait, waited);
+    stepper_.add_seconds(phase_, watch_.seconds() - waited);
+  }
+  PhaseScope(const PhaseScope&) = delete;
+  PhaseScope& operator=(const PhaseScope&) = delete;
+
+ private:
+  Stepper& stepper_;
+  StepPhase phase_;
+  ProfileRange range_;
+  Stopwatch watch_;
+};
+
+void Stepper::add_seconds(StepPhase phase, double seconds) {
+  phases_[static_cast<std::size_t>(phase)] += seconds;
+}
+
+void Stepper::read_batch(const StepResult& result, std::int64_t micro_batch) {
+  const DebugSlowRead& slow = config_.slow_read;
+  if (slow.rank == runtime_.world().rank() && slow.step == step_ && slept_at_ != step_) {
+    slept_at_ = step_;  // once, before the first micro-batch
+    std::this_thread::sleep_for(std::chrono::duration<double>(slow.seconds));
+  }
+  const std::int64_t size = config_.train.micro_batch;
+  data::load_samples(
+      corpus_, sampler_,
+      std::span(result.samples)
+          .subspan(static_cast<std::size_t>(micro_batch * size), static_cast<std::size_t>(size)),
+      batch_);
+}
+
 void Stepper::accumulate_micro_batch(const StepResult& result, std::int64_t micro_batch,
                                      optim::LocalStats& local, double& data_seconds) {
-  const std::int64_t size = config_.train.micro_batch;
   {
     const ScopedTimer timer(data_seconds);
-    data::load_samples(
-        corpus_, sampler_,
-        std::span(result.samples)
-            .subspan(static_cast<std::size_t>(micro_batch * size), static_cast<std::size_t>(size)),
-        batch_);
+    const PhaseScope scope(*this, StepPhase::kData);
+    read_batch(result, micro_batch);
   }
-
-  const BatchTensors tensors = upload_.upload(runtime_.context(), runtime_.mesh(), batch_);
-  const Model::Output output =
-      model_.forward(runtime_.context(), store_, tensors, Model::Purpose::kTrain);
-  const DebugInject& inject = config_.inject;
-  if (micro_batch == 0 && inject.tensor == kLoss && strikes(inject, step_)) {
-    const auto value = static_cast<float>(inject.value);
-    write_from_host(runtime_.context(), &value,
-                    output.nll_N.slice(0, inject.index, inject.index + 1));
+  BatchTensors tensors;
+  {
+    const PhaseScope scope(*this, StepPhase::kForward);
+    tensors = upload_.upload(runtime_.context(), runtime_.mesh(), batch_);
+    const Model::Output output =
+        model_.forward(runtime_.context(), store_, tensors, Model::Purpose::kTrain);
+    const DebugInject& inject = config_.inject;
+    if (micro_batch == 0 && inject.tensor == kLoss && strikes(inject, step_)) {
+      const auto value = static_cast<float>(inject.value);
+      write_from_host(runtime_.context(), &value,
+                      output.nll_N.slice(0, inject.index, inject.index + 1));
+    }
+    losses_.add(runtime_.context(), output.nll_N);
+    local.label_tokens += batch_.label_tokens;
   }
-  losses_.add(runtime_.context(), output.nll_N);
-  local.label_tokens += batch_.label_tokens;
+  const PhaseScope scope(*this, StepPhase::kBackward);
   model_.backward(runtime_.context(), store_, tensors);
   store_.end_micro_batch();
 }
@@ -118,9 +163,30 @@ std::vector<data::SampleRef> Stepper::draw(TrainState& state) const {
   }
 }
 
+// Up to the step's only host wait.
+void Stepper::finish_backward() {
+  const PhaseScope scope(*this, StepPhase::kWait);
+  store_.finish_gradients();
+  inject_fault();
+  losses_.fetch(runtime_.context());
+  statistics_.begin(runtime_.context());
+  runtime_.mesh().wait(runtime_.context());
+}
+
+void Stepper::update(const optim::StepPlan& plan) {
+  const PhaseScope scope(*this, StepPhase::kUpdate);
+  if (plan.action == optim::StepAction::kApply) {
+    optim::apply_adamw(store_, plan);
+  }
+  store_.end_step();
+}
+
 StepResult Stepper::run(TrainState& state, bool save_and_stop) {
+  const ProfileRange range(runtime_.context(), "step");
   StepResult result;
   step_ = state.step + 1;
+  store_.take_wait_seconds();  // of an evaluation before
+  waited_ = 0.0;
   result.samples = draw(state);
 
   optim::LocalStats local;
@@ -136,23 +202,19 @@ StepResult Stepper::run(TrainState& state, bool save_and_stop) {
       accumulate_micro_batch(result, slot * per_slot + i, local, result.data_seconds);
     }
   }
-  store_.finish_gradients();
-  inject_fault();
-
-  losses_.fetch(runtime_.context());
-  statistics_.begin(runtime_.context());
-  runtime_.mesh().wait(runtime_.context());  // the step's only host wait
+  finish_backward();
   for (const double nll : losses_.values()) optim::add_nll(local, nll);
+  local.phases = phases_;
   result.stats = statistics_.gather(runtime_.context(), local);
+  phases_ = {};
   result.plan = optim::decide(result.stats, state.policy, config_.optim);
   if (result.plan.action == optim::StepAction::kApply) {
-    optim::apply_adamw(store_, result.plan);
     state.label_tokens += result.stats.label_tokens;
   }
-  store_.end_step();
+  update(result.plan);
   state.policy = result.plan.next;
   ++state.step;
-  result.wait_seconds = store_.take_wait_seconds();
+  result.wait_seconds = waited_;
   result.offload = store_.take_offload_times();
   return result;
 }

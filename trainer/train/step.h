@@ -3,6 +3,7 @@
 // micro-batch -> ordered reduction -> the one host wait -> decide -> update.
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "data/loader/loader.h"
@@ -16,6 +17,7 @@
 #include "trainer/train/batch_upload.h"
 #include "trainer/train/runtime.h"
 #include "trainer/train/sequence_losses.h"
+#include "trainer/watch/stall.h"
 
 namespace k25::trainer {
 
@@ -43,11 +45,20 @@ class Stepper {
   /// `save_and_stop` is this rank's signal flag; the result's stats hold the OR over ranks.
   StepResult run(TrainState& state, bool save_and_stop);
 
+  /// Of every data rank, up to the last step's statistics (trainer/watch/stall.h).
+  const std::vector<optim::RankPhases>& rank_phases() const { return statistics_.rank_phases(); }
+  /// What this rank did between two steps.
+  void add_seconds(StepPhase phase, double seconds);
+
  private:
+  class PhaseScope;
   static std::int64_t micro_batches(const Config& config);  // of this rank in a step
   void accumulate_micro_batch(const StepResult& result, std::int64_t micro_batch,
                               optim::LocalStats& local, double& data_seconds);
+  void read_batch(const StepResult& result, std::int64_t micro_batch);
   void inject_fault();
+  void finish_backward();
+  void update(const optim::StepPlan& plan);
   std::vector<data::SampleRef> draw(TrainState& state) const;
 
   Runtime& runtime_;
@@ -60,7 +71,10 @@ class Stepper {
   data::Batch batch_;
   BatchUpload upload_;
   SequenceLosses losses_;
-  std::int64_t step_ = 0;  // the one under way, from 1
+  std::int64_t step_ = 0;         // the one under way, from 1
+  optim::PhaseSeconds phases_{};  // since the last statistics
+  double waited_ = 0.0;           // of this step, as the store tells it
+  std::int64_t slept_at_ = 0;     // debug.slow_read
 };
 
 }  // namespace k25::trainer

@@ -22,9 +22,11 @@
 #include "trainer/train/changes.h"
 #include "trainer/train/load_run.h"
 #include "trainer/train/memory_plan.h"
+#include "trainer/train/observer.h"
 #include "trainer/train/progress.h"
 #include "trainer/train/run_plans.h"
 #include "trainer/train/start_checks.h"
+#include "trainer/train/start_report.h"
 #include "trainer/train/step.h"
 
 namespace k25::trainer {
@@ -35,7 +37,7 @@ using parallel::collectively;
 // Everything of one run that lives from start to end, in order of dependence.
 class TrainRun {
  public:
-  TrainRun(parallel::World& world, const ParsedConfig& parsed);
+  TrainRun(parallel::World& world, const ParsedConfig& parsed, const ObserveRequests& requests);
   void run(const std::atomic<bool>& save_and_stop);
 
  private:
@@ -50,12 +52,13 @@ class TrainRun {
   bool one_step(const std::atomic<bool>& save_and_stop);
   void check_policy(const StepResult& result);
   void record(const StepResult& result, double step_seconds);
+  template <class Body>
+  void save_with(Body body);
   template <class Record>
   void write_metrics(const Record& record);
   void maybe_kill(std::int64_t step);
   void save();
   void finish(bool stopped);
-  void report_memory();
   void note(const std::string& text);
 
   const ParsedConfig& parsed_;
@@ -63,6 +66,7 @@ class TrainRun {
   std::vector<std::string> warnings_;
   Runtime runtime_;
   std::unique_ptr<RunLock> lock_;  // rank 0
+  std::unique_ptr<Observer> observer_;
   std::unique_ptr<data::Corpus> corpus_;
   data::Split split_;
   std::unique_ptr<data::Sampler> sampler_;
@@ -80,9 +84,11 @@ class TrainRun {
   std::int64_t evaluated_at_ = -1;
 };
 
-TrainRun::TrainRun(parallel::World& world, const ParsedConfig& parsed)
+TrainRun::TrainRun(parallel::World& world, const ParsedConfig& parsed,
+                   const ObserveRequests& requests)
     : parsed_(parsed), config_(parsed.config), runtime_(world, parsed.config, warnings_) {
   open_run_directory();
+  observer_ = std::make_unique<Observer>(runtime_, config_, requests);
   open_data();
   build();
   start_state();
@@ -235,19 +241,10 @@ void TrainRun::report_start() {
   for (const std::string& warning : warnings_) {
     if (runtime_.is_root()) fmt::print(stderr, "k25: warning: {}\n", warning);
   }
-  note(fmt::format(
-      "model: {} parameters in {} layers; {} ranks; batch {} = micro_batch {} x "
-      "accumulation {} x {} data ranks; precision {}; reduce.slots {}",
-      model_->num_parameters(), config_.model.layers, runtime_.world().size(), config_.train.batch,
-      config_.train.micro_batch, config_.train.accumulation, runtime_.mesh().data_ranks(),
-      dtype_name(config_.train.precision), config_.reduce.slots));
-  note(
-      fmt::format("data: {} tokens, {} training and {} validation documents ({} moved as near-"
-                  "duplicates); memory planned {} bytes a rank, allocated {}",
-                  corpus_->info().tokens, split_.train.size(), split_.validation.size(),
-                  split_.moved, memory_.total().n, runtime_.allocator().live().n));
-  note(runtime_.fingerprint());
-  if (split_.validation.empty()) note("warning: no validation data (data.validation)");
+  for (const std::string& line :
+       start_report(runtime_, config_, *model_, *corpus_, split_, memory_)) {
+    note(line);
+  }
   if (resume_target_) {
     note(fmt::format("resumed from {} at step {}", resume_target_->string(), state_.step));
   }
@@ -303,7 +300,8 @@ void TrainRun::record(const StepResult& result, double step_seconds) {
                                               .sampler = *sampler_,
                                               .step_seconds = step_seconds,
                                               .save_seconds = writer_->take_seconds(),
-                                              .memory = runtime_.allocator().live()});
+                                              .memory = runtime_.allocator().live(),
+                                              .hardware = observer_->hardware()});
   if (metrics_ == nullptr) return;
   write_metrics(record);
 }
@@ -319,20 +317,32 @@ void TrainRun::write_metrics(const Record& record) {
   }
 }
 
+// What saving takes belongs to the period of the next step.
+template <class Body>
+void TrainRun::save_with(Body body) {
+  const Stopwatch watch;
+  body();
+  stepper_->add_seconds(StepPhase::kSave, watch.seconds());
+}
+
 bool TrainRun::one_step(const std::atomic<bool>& save_and_stop) {
   maybe_kill(state_.step + 1);
+  observer_->before_step(state_.step + 1);
   const Stopwatch watch;
   const StepResult result = stepper_->run(state_, save_and_stop.load());
   record(result, watch.seconds());
+  for (const std::string& line : observer_->after_step(state_.step, *stepper_, lock_.get())) {
+    note(line);
+  }
   check_policy(result);
-  writer_->poll();
+  save_with([&] { writer_->poll(); });
 
   const bool last = state_.step == config_.train.steps;
   const bool stop = result.stats.save_and_stop;
   const bool measure = config_.eval.every > 0 && state_.step % config_.eval.every == 0;
   if ((measure || last) && !stop) evaluate();  // before the save, which remembers the best step
   const bool due = config_.checkpoint.every > 0 && state_.step % config_.checkpoint.every == 0;
-  if (due || last || stop) save();
+  if (due || last || stop) save_with([&] { save(); });
   return !stop;
 }
 
@@ -351,7 +361,7 @@ void TrainRun::finish(bool stopped) {
                     state_.step, config_.run.dir),
         0);
   }
-  report_memory();
+  for (const std::string& line : observer_->finish(memory_)) note(line);
   if (stopped) {
     note(fmt::format("saved and stopped at step {} (SIGUSR1); go on with --resume auto",
                      state_.step));
@@ -359,18 +369,6 @@ void TrainRun::finish(bool stopped) {
     note(fmt::format("done: {} steps, {} label tokens, {} skipped, {} empty", state_.step,
                      state_.label_tokens, state_.policy.skipped, state_.policy.empty));
   }
-}
-
-// Collective.
-void TrainRun::report_memory() {
-  const std::int64_t peak = runtime_.allocator().peak().n;
-  std::int64_t extremes[] = {peak, -peak};
-  runtime_.comm()
-      .all_reduce_small({.name = "peak memory"},
-                        {.integers = extremes, .count = 2, .op = parallel::ReduceOp::kMin})
-      .wait();
-  note(fmt::format("memory: arenas and buffers peaked at {} to {} bytes a rank, planned {}",
-                   extremes[0], -extremes[1], memory_.total().n));
 }
 
 void TrainRun::run(const std::atomic<bool>& save_and_stop) {
@@ -396,9 +394,9 @@ void TrainRun::run(const std::atomic<bool>& save_and_stop) {
 }  // namespace
 
 void train(parallel::World& world, const ParsedConfig& parsed,
-           const std::atomic<bool>& save_and_stop) {
+           const std::atomic<bool>& save_and_stop, const ObserveRequests& requests) {
   with_places(parsed, [&] {
-    TrainRun run(world, parsed);
+    TrainRun run(world, parsed, requests);
     run.run(save_and_stop);
   });
 }

@@ -42,6 +42,23 @@ TEST(HostAllocator, MemoryIsAlignedZeroedAndCounted) {
   EXPECT_EQ(host.peak(), Bytes{101});
 }
 
+TEST(HostAllocator, KnowsWhatIsLiveAndWhatFor) {
+  HostAllocator host;
+  const Buffer masters(Bytes{100}, host, "masters");
+  {
+    const Arena scratch(Bytes{64}, host, "scratch");
+    ASSERT_EQ(host.allocations().size(), 2u);
+    EXPECT_STREQ(host.allocations()[1].name, "scratch");
+    EXPECT_EQ(host.allocations()[1].size, Bytes{64});
+  }
+  const Buffer nameless(Bytes{7}, host);
+  ASSERT_EQ(host.allocations().size(), 2u);
+  EXPECT_STREQ(host.allocations()[0].name, "masters");
+  EXPECT_EQ(host.allocations()[0].data, masters.data());
+  EXPECT_STREQ(host.allocations()[1].name, "");
+  EXPECT_EQ(host.allocations()[1].size, Bytes{7});
+}
+
 TEST(HostAllocator, ZeroSizeIsNull) {
   HostAllocator host;
   EXPECT_EQ(host.allocate(Bytes{0}), nullptr);

@@ -68,7 +68,13 @@ TEST(Effects, every_rule_warns_once_and_not_one_step_before) {
       {{"debug.kill.step=3"}, "debug.kill.step"},
       {{"debug.kill={rank: 0, step: 21}"}, "debug.kill.step"},
       {{"debug.kill.rank=0"}, "debug.kill.rank"},
-      {{"debug.kill={rank: 0, step: 20}"}, ""}};
+      {{"debug.kill={rank: 0, step: 20}"}, ""},
+      {{"debug.slow_read.seconds=3"}, "debug.slow_read.seconds"},
+      {{"debug.slow_read={rank: 7, step: 1, seconds: 3}"}, "debug.slow_read.rank"},
+      {{"debug.slow_read={rank: 0, step: 21, seconds: 3}"}, "debug.slow_read.step"},
+      {{"debug.slow_read={rank: 0, seconds: 3}"}, "debug.slow_read.rank"},
+      {{"debug.slow_read={rank: 0, step: 20}"}, "debug.slow_read.rank"},
+      {{"debug.slow_read={rank: 0, step: 20, seconds: 3}"}, ""}};
   for (const Row& row : rows) {
     const Lines found = warnings(row.overrides);
     ASSERT_EQ(found.size(), row.key.empty() ? 0u : 1u)

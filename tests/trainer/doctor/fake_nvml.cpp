@@ -16,6 +16,9 @@ long index_of(void* device) { return reinterpret_cast<long>(device) - 1; }
 struct Memory {
   unsigned long long total, free, used;
 };
+struct Utilization {
+  unsigned gpu, memory;
+};
 struct PciInfo {
   char legacy_bus[16];
   unsigned domain, bus, device, device_id, subsystem_id;
@@ -76,6 +79,33 @@ int nvmlDeviceGetTopologyCommonAncestor(void*, void*, int* level) {
 }
 int nvmlDeviceGetTotalEccErrors(void* device, int, int, unsigned long long* count) {
   *count = index_of(device) == 0 ? 0 : 3;
+  return 0;
+}
+int nvmlDeviceGetHandleByPciBusId_v2(const char* bus, void** device) {
+  const long index = std::strcmp(bus, "0000:1B:00.0") == 0   ? 0
+                     : std::strcmp(bus, "0000:9A:00.0") == 0 ? 1
+                                                             : -1;
+  *device = reinterpret_cast<void*>(index + 1);
+  return index < 0 ? 6 : 0;
+}
+int nvmlDeviceGetUtilizationRates(void*, Utilization* use) {
+  *use = {87, 40};
+  return 0;
+}
+int nvmlDeviceGetPowerUsage(void*, unsigned* milliwatts) {
+  *milliwatts = 512500;
+  return 0;
+}
+int nvmlDeviceGetTemperature(void*, int sensor, unsigned* celsius) {
+  *celsius = 61;
+  return sensor == 0 ? 0 : 2;
+}
+int nvmlDeviceGetClockInfo(void*, int clock, unsigned* mhz) {
+  *mhz = clock == 1 ? 1755 : 9999;
+  return 0;
+}
+int nvmlDeviceGetCurrentClocksThrottleReasons(void* device, unsigned long long* reasons) {
+  *reasons = index_of(device) == 0 ? 0x1 : 0x44;
   return 0;
 }
 int nvmlDeviceGetPersistenceMode(void*, int* mode) {

@@ -39,6 +39,16 @@ TEST(TextLine, has_every_field_in_a_stable_order) {
             "epoch=1.25 eta=1h02m");
 }
 
+TEST(JsonLine, holds_the_hardware_under_its_own_names) {
+  StepRecord r = full_record();
+  r.hardware = {{"hw/rss_gib", 1.5}, {"hw/gpu_power_w", std::nan("")}};
+  const Json j = Json::parse(format_json(r));
+  EXPECT_EQ(j.at("hw/rss_gib"), 1.5);
+  EXPECT_FALSE(j.contains("hw/gpu_power_w"));
+  r.hardware.clear();
+  EXPECT_EQ(format_json(r).find("hw/"), std::string::npos);
+}
+
 TEST(TextLine, what_does_not_exist_is_not_a_number) {
   StepRecord r = full_record();
   r.loss.reset();
