@@ -136,10 +136,31 @@ class PlanTest(kt.K25Test):
                                (("--gpus", 2, "--network-gb-per-s", 0), "--network-gb-per-s"),
                                (("--gpus", 2, "--set", "optim.weight_deacy=1"), "did you mean 'weight_decay'?"),
                                (("--gpus", 2, "--set", "optim.freeze=[x*]"), "matches no parameter"),
-                               (("--gpus", 2, "--set", "offload.optimizer=host"), "offload.optimizer")):
+                               (("--gpus", 2, "--set", "offload.optimizer=disk"), "offload.optimizer")):
             with self.subTest(args=args):
                 self.assert_error(self.plan(*args), 2, fragment)
         self.assert_error(kt.run(["plan", self.folder / "none.yaml", "--gpus", 1]), 2, "none.yaml")
+
+    def test_offload(self):
+        changes = {"train.precision": "bf16", "train.batch": 16}
+        off = self.assert_ok(self.plan("--gpus", 2, "--gpu", "h200", changes=changes)).stdout
+        self.assertNotIn("offload, device to host", off)
+        shown = self.assert_ok(self.plan("--gpus", 2, "--gpu", "h200",
+                                         changes={**changes, "offload.optimizer": "host"})).stdout
+        masters, on_host = self.cells(shown, "masters")[:2]
+        self.assertEqual(int(masters), 0)
+        self.assertEqual([int(on_host), 0], [int(c) for c in self.cells(off, "masters")[:2]])
+        moments = self.cells(shown, "moments")[:2]
+        self.assertEqual([int(c) for c in moments], [0, 2 * int(on_host)])
+        self.assertEqual(int(self.cells(shown, "parameters' shards")[0]), int(on_host) // 2)  # bf16
+        # Gradients in fp32 down, parameters in bf16 up, once a step.
+        self.assertEqual(int(self.cells(shown, "offload, device to host, bytes")[0]), int(on_host))
+        self.assertEqual(int(self.cells(shown, "offload, host to device, bytes")[0]), int(on_host) // 2)
+        self.assertIn("no prediction: an offloaded update", shown)
+        for text in (off, shown):  # the same five rows, whatever is configured
+            for row in ("nothing", "optimizer", "optimizer, a third resident", "optimizer and params", "as configured"):
+                states, activations, buffers, planned = (float(c) for c in self.cells(text, f"offload {row}")[:4])
+                self.assertAlmostEqual(states + activations + buffers, planned, delta=0.002)
 
     def test_several_nodes(self):
         changes = {"train.precision": "bf16", "train.batch": 16}

@@ -99,9 +99,10 @@ void run_plan(const PlanArguments& arguments) {
   std::vector<CardPlan> plans;
   for (const Card& card : cards) plans.push_back(planner.plan(card));
   const PlanReport report{planner, plans, {arguments.prices}};
-  fmt::print("{}\n{}\n{}\n{}\n{}", report_run(report), report_memory(report),
+  fmt::print("{}\n{}\n{}\n{}\n{}\n{}", report_run(report), report_memory(report),
              report_traffic(report), report_time(report),
-             report_recompute(planner.recompute_variants(cards.front())));
+             report_recompute(planner.recompute_variants(cards.front())),
+             report_offload(report, planner.offload_variants(cards.front())));
   explain(report);
   std::size_t fitting = 0;
   for (const CardPlan& plan : plans) {

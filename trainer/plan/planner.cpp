@@ -152,6 +152,10 @@ std::vector<std::vector<std::string>> Planner::changes() const {
   std::vector<std::vector<std::string>> changes;
   if (!c.recompute.cheap) changes.push_back({"recompute.cheap=true"});
   changes.push_back({all});
+  if (c.offload.optimizer == parallel::Place::kDevice) {
+    changes.push_back({"offload.optimizer=host"});
+    changes.push_back({"offload.optimizer=host", "offload.params=host"});
+  }
   if (c.reduce.mode == parallel::ReduceMode::kOrdered) {
     changes.push_back({slots});
     changes.push_back({"reduce.mode=library"});
@@ -180,10 +184,6 @@ std::vector<Variant> Planner::ways_to_fit(const Card& card) const {
 }
 
 std::vector<Variant> Planner::recompute_variants(const Card& card) const {
-  struct Choice {
-    const char* name;
-    std::vector<std::string> overrides;
-  };
   const Choice choices[] = {
       {"nothing", {"recompute.layers=[]", "recompute.cheap=false"}},
       {"cheap tensors", {"recompute.layers=[]", "recompute.cheap=true"}},
@@ -192,6 +192,22 @@ std::vector<Variant> Planner::recompute_variants(const Card& card) const {
       {"all layers", {"recompute.layers=all", "recompute.cheap=false"}},
       {"as configured", {}},
   };
+  return try_all(card, choices);
+}
+
+std::vector<Variant> Planner::offload_variants(const Card& card) const {
+  const Choice choices[] = {
+      {"offload nothing", {"offload.optimizer=device", "offload.params=device"}},
+      {"offload optimizer", {"offload.optimizer=host", "offload.params=device"}},
+      {"offload optimizer, a third resident",
+       {"offload.optimizer=host", "offload.params=device", "offload.resident=0.33"}},
+      {"offload optimizer and params", {"offload.optimizer=host", "offload.params=host"}},
+      {"offload as configured", {}},
+  };
+  return try_all(card, choices);
+}
+
+std::vector<Variant> Planner::try_all(const Card& card, std::span<const Choice> choices) const {
   std::vector<Variant> variants;
   for (const Choice& choice : choices) {
     if (auto found = try_with(card, choice.overrides, cluster_, choice.name)) {

@@ -3,6 +3,7 @@
 // ceilings.
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -53,8 +54,17 @@ class Planner {
   /// The same run with nothing, the cheap tensors, the middle band, all layers recomputed, and as
   /// configured.
   std::vector<Variant> recompute_variants(const Card& card) const;
+  /// The same run without offload, with the optimizer's state, part of it, and the parameters too
+  /// on the host, and as configured.
+  std::vector<Variant> offload_variants(const Card& card) const;
 
  private:
+  struct Choice {
+    const char* name;
+    std::vector<std::string> overrides;
+  };
+  /// Those that resolve.
+  std::vector<Variant> try_all(const Card& card, std::span<const Choice> choices) const;
   /// Empty when the config does not resolve with these.
   std::optional<Variant> try_with(const Card& card, const std::vector<std::string>& overrides,
                                   const Cluster& cluster, const std::string& change) const;

@@ -26,6 +26,8 @@ std::string report_traffic(const PlanReport& report);  ///< over the wire, a ste
 std::string report_time(const PlanReport& report);     ///< predicted step, tokens/s, price
 /// What each choice of recompute saves and costs, against the first.
 std::string report_recompute(const std::vector<Variant>& variants);
+/// Of a GPU: states, activations and buffers with and without offload.
+std::string report_offload(const PlanReport& report, const std::vector<Variant>& variants);
 /// For a card that is too small.
 std::string report_ways(const CardPlan& plan, const std::vector<Variant>& ways);
 

@@ -179,6 +179,10 @@ std::optional<StepTime> predict_step(const StepWork& work, const Card& card, DTy
                       dtype_name(precision));
     return std::nullopt;
   }
+  if (work.traffic.device_to_host.n > 0) {
+    why = "an offloaded update runs at the host's memory bandwidth, which no ceiling tells";
+    return std::nullopt;
+  }
   why = missing_ceiling(work, card);
   if (!why.empty()) return std::nullopt;
   const PassTime forward = time_of(work.forward, c), backward = time_of(work.backward, c);

@@ -51,6 +51,28 @@ TEST(StepWork, UnitsThatAreStillThereAreNotGatheredAgain) {
   EXPECT_EQ(one.traffic.gather_wire.n, kSharded + kLayer + 4096 * 4);
 }
 
+// Two gathers of the first layer and one of the others; half of everything is this rank's.
+TEST(StepWork, OffloadTraffic) {
+  const std::vector<std::string> few = {"zero.reshard_after=forward", "train.micro_batch=8"};
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> overrides = few;
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    return work_of(2, overrides).traffic;
+  };
+  const auto none = with({});
+  EXPECT_EQ(none.device_to_host.n + none.host_to_device.n, 0);
+  const auto optimizer = with({"offload.optimizer=host"});
+  EXPECT_EQ(optimizer.device_to_host.n, kSharded / 2 * 4);
+  EXPECT_EQ(optimizer.host_to_device.n, kSharded / 2 * 2);
+  const auto both = with({"offload.optimizer=host", "offload.params=host"});
+  EXPECT_EQ(both.device_to_host.n, kSharded / 2 * 4);
+  EXPECT_EQ(both.host_to_device.n, (kSharded + kLayer) / 2 * 2);
+  const auto params = with({"offload.params=host"});
+  EXPECT_EQ(params.device_to_host.n, kSharded / 2 * (4 + 2));
+  EXPECT_EQ(params.host_to_device.n, (kSharded + kLayer) / 2 * 2 + kSharded / 2 * 4);
+  EXPECT_EQ(with({"offload.optimizer=host", "offload.resident=1"}).device_to_host.n, 0);
+}
+
 TEST(StepWork, OneRankMovesNothing) {
   const StepWork step = work_of(1, {});
   EXPECT_EQ(step.traffic.gather_wire.n, 0);
