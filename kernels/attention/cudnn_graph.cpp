@@ -108,11 +108,6 @@ void CudnnDescriptor::set(cudnnBackendAttributeName_t name, const CudnnDescripto
   set(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &descriptor);
 }
 
-bool CudnnDescriptor::try_set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                              std::int64_t count, const void* values) {
-  return cudnnBackendSetAttribute(descriptor_, name, type, count, values) == CUDNN_STATUS_SUCCESS;
-}
-
 void CudnnDescriptor::finalize() {
   check(cudnnBackendFinalize(descriptor_), "cudnnBackendFinalize");
 }
@@ -274,14 +269,14 @@ const CudnnDescriptor* CudnnGraph::end_description(cudnnHandle_t handle) {
   return graph.try_finalize() ? &graph : nullptr;
 }
 
-std::optional<CudnnEngine> CudnnGraph::choose_engine(cudnnHandle_t handle, Bytes limit) {
+std::vector<const CudnnDescriptor*> CudnnGraph::offered_configs(cudnnHandle_t handle) {
   const CudnnDescriptor* const graph = end_description(handle);
-  if (graph == nullptr) return std::nullopt;
+  if (graph == nullptr) return {};
   const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
   CudnnDescriptor& heuristic = make(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   heuristic.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, *graph);
   heuristic.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
-  if (!heuristic.try_finalize()) return std::nullopt;
+  if (!heuristic.try_finalize()) return {};
 
   const std::int64_t offered = count_of(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS);
   std::vector<const CudnnDescriptor*> configs;
@@ -294,43 +289,27 @@ std::optional<CudnnEngine> CudnnGraph::choose_engine(cudnnHandle_t handle, Bytes
   if (offered == 0 || cudnnBackendGetAttribute(heuristic.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
                                                CUDNN_TYPE_BACKEND_DESCRIPTOR, offered, &count,
                                                raw.data()) != CUDNN_STATUS_SUCCESS) {
-    return std::nullopt;
+    return {};
   }
   configs.resize(static_cast<std::size_t>(count));
-  for (const CudnnDescriptor* config : configs) {
+  return configs;
+}
+
+std::optional<CudnnEngine> CudnnGraph::choose_engine(cudnnHandle_t handle, Bytes limit) {
+  for (const CudnnDescriptor* config : offered_configs(handle)) {
     if (deterministic(*config) && take_plan(handle, *config, limit)) return identity_of(*config);
   }
   return std::nullopt;
 }
 
+// A config built anew from an engine's number and knobs did not give the bits of the one that the
+// heuristic had given, so the heuristic is asked again: one library on one GPU answers alike.
 bool CudnnGraph::take_engine(cudnnHandle_t handle, const CudnnEngine& wanted, Bytes limit) {
-  const CudnnDescriptor* const graph = end_description(handle);
-  if (graph == nullptr) return false;
-  CudnnDescriptor& engine = make(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
-  engine.set(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, *graph);
-  if (!engine.try_set(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &wanted.index) ||
-      !engine.try_finalize()) {
-    return false;
+  for (const CudnnDescriptor* config : offered_configs(handle)) {
+    if (identity_of(*config) != wanted) continue;
+    if (deterministic(*config) && take_plan(handle, *config, limit)) return true;
   }
-  std::vector<cudnnBackendDescriptor_t> knobs;
-  for (const auto& [number, value] : wanted.knobs) {
-    const auto type = static_cast<cudnnBackendKnobType_t>(number);
-    CudnnDescriptor& knob = make(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
-    if (!knob.try_set(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &type) ||
-        !knob.try_set(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &value) ||
-        !knob.try_finalize()) {
-      return false;
-    }
-    knobs.push_back(knob.get());
-  }
-  CudnnDescriptor& config = make(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
-  config.set(CUDNN_ATTR_ENGINECFG_ENGINE, engine);
-  if (!knobs.empty() &&
-      !config.try_set(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                      static_cast<std::int64_t>(knobs.size()), knobs.data())) {
-    return false;
-  }
-  return config.try_finalize() && deterministic(config) && take_plan(handle, config, limit);
+  return false;
 }
 
 void CudnnGraph::run(cudnnHandle_t handle, std::span<const CudnnBinding> bindings,

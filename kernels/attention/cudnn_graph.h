@@ -33,9 +33,6 @@ class CudnnDescriptor {
   void set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::int64_t count,
            const void* values);
   void set(cudnnBackendAttributeName_t name, const CudnnDescriptor& other);
-  /// False: the library refuses the values, which came from outside.
-  [[nodiscard]] bool try_set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                             std::int64_t count, const void* values);
   void finalize();
   [[nodiscard]] bool try_finalize();
 
@@ -85,7 +82,7 @@ class CudnnGraph {
   /// is none. Compiles; allocates.
   std::optional<CudnnEngine> choose_engine(cudnnHandle_t handle, Bytes limit);
   /// Ends the description and takes `engine`, which choose_engine() of the same description,
-  /// library and GPU returned. False: the library does not take it, or it does not meet the
+  /// library and GPU returned. False: the library does not offer it, or it does not meet the
   /// conditions above.
   bool take_engine(cudnnHandle_t handle, const CudnnEngine& engine, Bytes limit);
   /// Enqueues on the handle's stream.
@@ -97,6 +94,8 @@ class CudnnGraph {
   using Owned = std::shared_ptr<CudnnDescriptor>;
 
   CudnnDescriptor& make(cudnnBackendDescriptorType_t type);
+  /// Ends the description: what the library's heuristic offers for it, best first.
+  std::vector<const CudnnDescriptor*> offered_configs(cudnnHandle_t handle);
   CudnnDescriptor& make_operation(cudnnBackendDescriptorType_t type);
   CudnnTensor tensor(std::int64_t id, cudnnDataType_t dtype, const CudnnShape& shape,
                      const CudnnShape& strides, std::int64_t alignment, bool is_virtual,
