@@ -128,6 +128,34 @@ TEST(RequireFit, NamesBothNumbersAndShowsTheTable) {
   }
 }
 
+// A GPU's offloaded state has a budget and rows of its own; on the CPU it is memory as any other.
+TEST(RequireFit, OffloadedStateCountsWhereItLies) {
+  MemoryPlan plan = Planned(1, {"offload.optimizer=host"}).plan();
+  ASSERT_GT(plan.zero.host.total().n, 0);
+  const Bytes both{plan.total().n + plan.host().n};
+  require_fit(plan, both, {});
+  EXPECT_THROW(require_fit(plan, {both.n - 1}, both), Error);
+
+  plan.device = Device::kCuda;
+  const Bytes host = plan.host();  // now with the checkpoint's snapshot
+  EXPECT_EQ(host.n, plan.zero.host.total().n + plan.snapshot.n);
+  require_fit(plan, plan.total(), host);
+  EXPECT_THROW(require_fit(plan, {plan.total().n - 1}, host), Error);
+  try {
+    require_fit(plan, plan.total(), {host.n - 1});
+    FAIL() << "no error was thrown";
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    for (const std::string& part :
+         {std::to_string(host.n) + " bytes of host memory", std::to_string(host.n - 1),
+          std::string("offload.resident"), std::string("masters, host"),
+          std::string("moments, host"), std::string("total, host")}) {
+      EXPECT_NE(text.find(part), std::string::npos) << part << " not in: " << text;
+    }
+  }
+}
+
 TEST(HostBudget, IsSharedByTheRanksOfAHost) {
   const std::int64_t alone = host_memory_budget(1).n;
   EXPECT_GT(alone, 0);
