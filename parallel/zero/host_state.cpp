@@ -143,9 +143,10 @@ void HostState::settle(int unit) {
 }
 
 void HostState::refresh() {
-  for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
+  const int num_units = static_cast<int>(units_.size());
+  for (int u = 0; u < num_units; ++u) settle(u);  // all: the thread uses the staging too
+  for (int u = 0; u < num_units; ++u) {
     if (!holds(u)) continue;
-    settle(u);
     up_.follow(queue_of(context_));
     const std::int64_t n = at(shape_.layouts, u).shard_elems;
     for (std::int64_t begin = 0; begin < n; begin += kOffloadChunk) {
