@@ -24,12 +24,9 @@ AdamWScalars scalars(const StepPlan& plan, const parallel::ParameterSpec& parame
 void apply_adamw(parallel::ZeroStore& store, const StepPlan& plan) {
   if (plan.action != StepAction::kApply) return;
   store.update([plan](Context& context, const parallel::UpdatePiece& piece) {
-    kernels::adamw_update(context,
-                          {.grad_n = piece.gradient, .scalars = scalars(plan, piece.parameter)},
-                          {.master_n = piece.master,
-                           .m_n = piece.m,
-                           .v_n = piece.v,
-                           .copy_out_n = piece.copy_out});
+    kernels::adamw_update(
+        context, {.grad_n = piece.gradient, .scalars = scalars(plan, piece.parameter)},
+        {.master_n = piece.master, .m_n = piece.m, .v_n = piece.v, .copy_out_n = piece.copy_out});
   });
 }
 

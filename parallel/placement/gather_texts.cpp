@@ -1,8 +1,8 @@
 #include "parallel/placement/gather_texts.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 namespace k25::parallel {
 
@@ -15,7 +15,7 @@ std::vector<std::string> gather_texts(Communicator& comm, std::string_view name,
   comm.all_gather({.name = name}, {.buffer = sizes.data(), .per_rank = Bytes{8}}).wait();
   const auto largest = static_cast<std::size_t>(*std::ranges::max_element(sizes));
   std::vector<char> all(ranks * largest, '\0');
-  std::memcpy(all.data() + mine * largest, text.data(), text.size());
+  std::ranges::copy(text, all.begin() + static_cast<std::ptrdiff_t>(mine * largest));
   comm.all_gather({.name = name},
                   {.buffer = all.data(), .per_rank = Bytes{static_cast<std::int64_t>(largest)}})
       .wait();

@@ -74,8 +74,8 @@ void require_gpus(const std::vector<VisibleGpus>& ranks, GpuDemand demand) {
   const std::size_t without = first_without(ranks);
   if (without == ranks.size()) return;
   if (demand == GpuDemand::kIfThereAre) {
-    const auto gpus = std::ranges::count_if(
-        ranks, [](const VisibleGpus& rank) { return !rank.ids.empty(); });
+    const auto gpus =
+        std::ranges::count_if(ranks, [](const VisibleGpus& rank) { return !rank.ids.empty(); });
     fail(ErrorKind::kUsage,
          fmt::format("train.device is auto, and only {} of {} ranks have a GPU; {} sees none ({}); "
                      "set it to cpu or cuda",
@@ -96,11 +96,12 @@ std::vector<int> choose_in_order(const std::vector<VisibleGpus>& ranks) {
   for (const auto& [sight, of_sight] : alike) {
     const std::size_t gpus = sight.second.size();
     if (of_sight.size() > gpus) {
-      fail(ErrorKind::kUsage,
-           fmt::format("host {} has {} GPU{} for {} ranks (rank {}: {}); start at most one rank for "
-                       "each GPU, or set train.device: cpu",
-                       sight.first, gpus, gpus == 1 ? "" : "s", of_sight.size(), of_sight[gpus],
-                       value_text(ranks[of_sight[gpus]])));
+      fail(
+          ErrorKind::kUsage,
+          fmt::format("host {} has {} GPU{} for {} ranks (rank {}: {}); start at most one rank for "
+                      "each GPU, or set train.device: cpu",
+                      sight.first, gpus, gpus == 1 ? "" : "s", of_sight.size(), of_sight[gpus],
+                      value_text(ranks[of_sight[gpus]])));
     }
     for (std::size_t i = 0; i < of_sight.size(); ++i) chosen[of_sight[i]] = static_cast<int>(i);
   }
@@ -135,8 +136,8 @@ std::vector<int> choose_gpus(const std::vector<VisibleGpus>& ranks, GpuDemand de
   return chosen;
 }
 
-// Lines: the host, "driver" or "none", the number of GPUs and one for each; what follows, if anything,
-// is "=" and the variable.
+// Lines: the host, "driver" or "none", the number of GPUs and one for each; what follows, if
+// anything, is "=" and the variable.
 std::vector<VisibleGpus> gather_visible_gpus(Communicator& comm, const VisibleGpus& mine) {
   std::string text = mine.host + "\n" + (mine.has_driver ? "driver\n" : "none\n") +
                      std::to_string(mine.ids.size()) + "\n";

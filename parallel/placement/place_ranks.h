@@ -26,7 +26,7 @@ struct PlacementReport {
 PlacementReport report_places(const std::vector<RankPlace>& places);
 
 struct JobPlacement {
-  Placement mine;
+  RankPlacement mine;
   PlacementReport report;  ///< the same on all ranks
 };
 

@@ -34,8 +34,8 @@ class HostPlan {
     for (std::size_t r = 0; r < request.ranks.size(); ++r) displaced_.push_back(is_displaced(r));
   }
 
-  Placement place() const {
-    Placement placement{.numa_node = homes_[mine()], .nic = nearest_nic()};
+  RankPlacement place() const {
+    RankPlacement placement{.numa_node = homes_[mine()], .nic = nearest_nic()};
     placement.cpus = for_update(share());
     if (placement.cpus.empty() && !mask(mine()).empty()) placement.cpus = {first_usable()};
     warn(placement.warnings);
@@ -141,9 +141,8 @@ class HostPlan {
       best = std::max(best, here);
       if (here == best) nearest.push_back(&nic);
     }
-    const auto turn = std::count(homes_.begin(),
-                                 homes_.begin() + static_cast<std::ptrdiff_t>(mine()),
-                                 homes_[mine()]);
+    const auto turn = std::count(
+        homes_.begin(), homes_.begin() + static_cast<std::ptrdiff_t>(mine()), homes_[mine()]);
     return nearest[static_cast<std::size_t>(turn) % nearest.size()]->name;
   }
 
@@ -177,9 +176,7 @@ class HostPlan {
   }
 
   /// A rank's part of the host when all get the same.
-  int fair() const {
-    return std::max(1, static_cast<int>(cores_.size() / request_.ranks.size()));
-  }
+  int fair() const { return std::max(1, static_cast<int>(cores_.size() / request_.ranks.size())); }
 
   void warn_of_one_core(std::vector<PlacementWarning>& warnings) const {
     if (!request_.update_threads || usable_cores(mine()) != 1) return;
@@ -228,14 +225,14 @@ class HostPlan {
 
 }  // namespace
 
-Placement place(const Topology& topology, const PlacementRequest& request) {
+RankPlacement place(const Topology& topology, const PlacementRequest& request) {
   K25_CHECK(request.local_rank < request.ranks.size(),
             "place: local rank " + std::to_string(request.local_rank) + " of " +
                 std::to_string(request.ranks.size()) + " ranks");
   return HostPlan(topology, request).place();
 }
 
-std::string placement_text(const HostRank& rank, const Placement& placement) {
+std::string placement_text(const HostRank& rank, const RankPlacement& placement) {
   std::string text = fmt::format("rank {}: ", rank.rank);
   if (!rank.gpu.empty()) text += fmt::format("GPU {}, ", normal_bus(rank.gpu));
   if (placement.numa_node >= 0) text += fmt::format("NUMA node {}, ", placement.numa_node);

@@ -36,7 +36,7 @@ struct PlacementWarning {
   std::string text;  ///< with the mend
 };
 
-struct Placement {
+struct RankPlacement {
   int numa_node = -1;  ///< of the GPU; -1: unknown
   std::string nic;     ///< nearest to the GPU; "": none
   /// For the update on the host: one hardware thread of each core of the rank's share, near the GPU
@@ -49,9 +49,9 @@ struct Placement {
 /// Each core goes to one rank: to those of its NUMA node's GPUs and those that may run nowhere
 /// nearer, else to whoever may use it, in equal runs of neighbours. Ranks outnumbering their cores
 /// share. All ranks of a host get answers that fit each other.
-Placement place(const Topology& topology, const PlacementRequest& request);
+RankPlacement place(const Topology& topology, const PlacementRequest& request);
 
 /// "rank 3: GPU 0000:9a:00.0, NUMA node 1, NIC mlx5_4, update on cpus 34-39".
-std::string placement_text(const HostRank& rank, const Placement& placement);
+std::string placement_text(const HostRank& rank, const RankPlacement& placement);
 
 }  // namespace k25::parallel

@@ -31,7 +31,8 @@ bool load(hwloc_topology_t topology, TopologySource source, const std::string& t
   if (source == TopologySource::kSynthetic) {
     refused = hwloc_topology_set_synthetic(topology, text.c_str());
   } else if (source == TopologySource::kXml) {
-    refused = hwloc_topology_set_xmlbuffer(topology, text.c_str(), static_cast<int>(text.size()) + 1);
+    refused =
+        hwloc_topology_set_xmlbuffer(topology, text.c_str(), static_cast<int>(text.size()) + 1);
   }
   return refused == 0 && hwloc_topology_load(topology) == 0;
 }
@@ -108,7 +109,8 @@ std::vector<TopologyDevice> nics_of(hwloc_topology_t topology) {
 Topology read_topology(TopologySource source, const std::string& text) {
   const Hwloc hwloc;
   if (!load(hwloc.get(), source, text)) return {};
-  return {.cores = cores_of(hwloc.get()), .gpus = gpus_of(hwloc.get()), .nics = nics_of(hwloc.get())};
+  return {
+      .cores = cores_of(hwloc.get()), .gpus = gpus_of(hwloc.get()), .nics = nics_of(hwloc.get())};
 }
 
 std::string normal_bus(const std::string& bus) {

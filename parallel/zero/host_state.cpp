@@ -10,8 +10,7 @@
 
 namespace k25::parallel {
 
-HostState::HostState(Mesh& mesh, const ZeroShape& shape, const ZeroMemory& memory,
-                     Context& context)
+HostState::HostState(Mesh& mesh, const ZeroShape& shape, const ZeroMemory& memory, Context& context)
     : shape_(shape),
       memory_(memory),
       context_(context),
@@ -23,9 +22,9 @@ HostState::HostState(Mesh& mesh, const ZeroShape& shape, const ZeroMemory& memor
   for (const UnitLayout& layout : shape.layouts) {
     shard_begin_.push_back(mesh.shard_comm().rank() * layout.shard_elems);
   }
-  const bool on_host = std::find(shape.offloaded.begin(), shape.offloaded.end(), true) !=
-                           shape.offloaded.end() &&
-                       shape.offload.optimizer == Place::kHost;
+  const bool on_host =
+      std::find(shape.offloaded.begin(), shape.offloaded.end(), true) != shape.offloaded.end() &&
+      shape.offload.optimizer == Place::kHost;
   host_context_.isa = context.isa;
   if (!on_host) return;
   pool_ = std::make_unique<ThreadPool>(shape.offload.threads, shape.offload.cpus);
@@ -232,13 +231,12 @@ void HostState::update_on_host(int unit) {
         }
         {
           const ScopedTimer timer(times.compute);
-          job_(host_context_,
-               {.parameter = parameter,
-                .master = master.slice(0, begin, end),
-                .m = at(memory_.ms, unit).slice(0, begin, end),
-                .v = at(memory_.vs, unit).slice(0, begin, end),
-                .gradient = at(memory_.host_gradients, unit).slice(0, begin, end),
-                .copy_out = rounded});
+          job_(host_context_, {.parameter = parameter,
+                               .master = master.slice(0, begin, end),
+                               .m = at(memory_.ms, unit).slice(0, begin, end),
+                               .v = at(memory_.vs, unit).slice(0, begin, end),
+                               .gradient = at(memory_.host_gradients, unit).slice(0, begin, end),
+                               .copy_out = rounded});
         }
         if (!shape_.copy_on_device(unit)) return;
         send_up(narrow ? rounded : master.slice(0, begin, end), copy.slice(0, begin, end));
@@ -263,7 +261,9 @@ Tensor HostState::take_staging(std::int64_t n) {
 void HostState::send_up(const Tensor& from, const Tensor& to) {
   if (from.raw() == to.raw()) return;
   up_.copy(from.raw(), to.raw(), to.bytes());
-  if (memory_.staging.empty() || from.raw() != at(memory_.staging, static_cast<int>(next_staging_)).raw()) return;
+  if (memory_.staging.empty() ||
+      from.raw() != at(memory_.staging, static_cast<int>(next_staging_)).raw())
+    return;
   at(staged_, static_cast<int>(next_staging_)) = up_.mark();
   next_staging_ = (next_staging_ + 1) % memory_.staging.size();
 }

@@ -45,7 +45,7 @@ struct ZeroShape {
 
 /// Views into the arenas, one per unit where the name is a plural; absent where a unit needs none.
 struct ZeroMemory {
-  explicit ZeroMemory(const ZeroShape& shape);               ///< measures
+  explicit ZeroMemory(const ZeroShape& shape);                                ///< measures
   ZeroMemory(const ZeroShape& shape, Allocator& allocator, Allocator* host);  ///< allocates
   ZeroPlan plan() const;
 

@@ -157,13 +157,12 @@ void ZeroStore::update(const ShardUpdate& update) {
     for_each_trained_range(
         layout(u), shard_begin(u), n, n,
         [&](const ParameterSpec& parameter, std::int64_t begin, std::int64_t end) {
-          update(impl_->context,
-                 {.parameter = parameter,
-                  .master = at(memory.masters, u).slice(0, begin, end),
-                  .m = at(memory.ms, u).slice(0, begin, end),
-                  .v = at(memory.vs, u).slice(0, begin, end),
-                  .gradient = at(memory.shard_gradients, u).slice(0, begin, end),
-                  .copy_out = {}});
+          update(impl_->context, {.parameter = parameter,
+                                  .master = at(memory.masters, u).slice(0, begin, end),
+                                  .m = at(memory.ms, u).slice(0, begin, end),
+                                  .v = at(memory.vs, u).slice(0, begin, end),
+                                  .gradient = at(memory.shard_gradients, u).slice(0, begin, end),
+                                  .copy_out = {}});
         });
   }
 }

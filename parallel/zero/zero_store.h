@@ -42,7 +42,8 @@
 //                     first, while the caller goes on with the next step: what needs a unit
 //                     (acquire, prefetch, master, m, v) waits for its update. Gradients follow each
 //                     unit's last reduction to the host, beside the computation.
-//   params: host      the parameters between their uses: gathered from there, on a stream of copies.
+//   params: host      the parameters between their uses: gathered from there, on a stream of
+//   copies.
 //                     Without optimizer: host the masters lie there too and visit the device for
 //                     the update.
 //   params: device    with optimizer: host, a copy of the shard in the compute dtype stays.
@@ -97,8 +98,8 @@ struct ZeroOptions {
 /// Bytes of one rank, by category; made by the same code that allocates.
 struct ZeroPlan {
   Bytes masters, moments, shard_gradients, gathered, unit_gradients, reduction_scratch;
-  Bytes replicated;     ///< master, moments and gradients of replicated units
-  Bytes shard_copies;   ///< of offloaded units, in the compute dtype
+  Bytes replicated;    ///< master, moments and gradients of replicated units
+  Bytes shard_copies;  ///< of offloaded units, in the compute dtype
   Bytes offload_scratch;
   struct Host {
     Bytes masters, moments, gradients, shard_copies, staging;

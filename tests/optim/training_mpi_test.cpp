@@ -225,19 +225,18 @@ TEST(TrainingMpi, OptionsDoNotChangeTheBits) {
 // Half of the units on the host, or all, by any rule; with a reduction, and in place.
 TEST(TrainingMpi, OffloadDoesNotChangeTheBits) {
   for (const DType compute : {DType::kFloat32, DType::kBFloat16}) {
-    for (const auto& [optimizer, params] : {std::pair{Place::kHost, Place::kDevice},
-                                            std::pair{Place::kHost, Place::kHost},
-                                            std::pair{Place::kDevice, Place::kHost}}) {
+    for (const auto& [optimizer, params] :
+         {std::pair{Place::kHost, Place::kDevice}, std::pair{Place::kHost, Place::kHost},
+          std::pair{Place::kDevice, Place::kHost}}) {
       for (const double resident : {0.0, 0.5}) {
         const std::int64_t slots = resident == 0.0 ? test_world().size() : 12;
-        train({.shard = test_world().size()}, {.open_gradients = 1,
-                                               .slots = slots,
-                                               .micro_batches_per_slot = 12 / slots,
-                                               .compute = compute,
-                                               .offload = {.optimizer = optimizer,
-                                                           .params = params,
-                                                           .resident = resident,
-                                                           .threads = 2}});
+        train({.shard = test_world().size()},
+              {.open_gradients = 1,
+               .slots = slots,
+               .micro_batches_per_slot = 12 / slots,
+               .compute = compute,
+               .offload = {
+                   .optimizer = optimizer, .params = params, .resident = resident, .threads = 2}});
       }
     }
   }

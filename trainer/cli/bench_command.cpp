@@ -151,8 +151,8 @@ void run_bench_step(const BenchArguments& arguments, const CommandContext& comma
         "gflop/s={:.1f} gemm_ceiling_gflop/s={:.1f} floor_ms={:.2f} floor/median={:.3f} "
         "mem_gib={:.3f} planned_gib={:.3f} model_state_gib={:.3f}\n",
         world.size(), tokens, 1e3 * median, 1e3 * seconds.front(), 1e3 * seconds.back(),
-        tokens / median, flops * 1e-9 / median, ceiling, 1e3 * floor, floor / median,
-        gib(peak), gib(plan.total().n), gib(plan.zero.model_state().n));
+        tokens / median, flops * 1e-9 / median, ceiling, 1e3 * floor, floor / median, gib(peak),
+        gib(plan.total().n), gib(plan.zero.model_state().n));
     if (zero.offload.any()) {
       const double per_step = 1e3 / static_cast<double>(seconds.size());
       fmt::print(

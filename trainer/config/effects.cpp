@@ -85,8 +85,8 @@ void find_in_recompute(const Config& c, Effects& effects) {
 }
 
 void find_in_offload(const Config& c, Effects& effects) {
-  const bool any = c.offload.optimizer == parallel::Place::kHost ||
-                   c.offload.params == parallel::Place::kHost;
+  const bool any =
+      c.offload.optimizer == parallel::Place::kHost || c.offload.params == parallel::Place::kHost;
   if (!any) effects.no_effect_of_all({"offload.resident"}, "nothing is offloaded");
   if (c.offload.optimizer == parallel::Place::kDevice) {
     effects.no_effect_of_all({"offload.threads"}, "offload.optimizer is device");

@@ -76,7 +76,8 @@ std::vector<Finding> examine(parallel::World& world, const std::filesystem::path
   const Json mine = {{"host", host}, {"cpus", cpus_of_process()}};
   std::vector<RankBinding> of_host;
   int rank = 0;
-  for (const std::string& text : parallel::gather_texts(world.comm(), "doctor masks", mine.dump())) {
+  for (const std::string& text :
+       parallel::gather_texts(world.comm(), "doctor masks", mine.dump())) {
     const Json json = Json::parse(text);
     if (json.at("host") == host) of_host.push_back({rank, host, json.at("cpus")});
     ++rank;
@@ -84,7 +85,8 @@ std::vector<Finding> examine(parallel::World& world, const std::filesystem::path
   const bool speaks = world.local_rank() == 0;
   const std::vector<Finding> seen =
       speaks ? examine_host(of_host, run_dir) : std::vector<Finding>{};
-  const std::vector<std::string> texts = parallel::gather_texts(world.comm(), "doctor findings", host_json(seen).dump());
+  const std::vector<std::string> texts =
+      parallel::gather_texts(world.comm(), "doctor findings", host_json(seen).dump());
   std::vector<Finding> all;
   if (world.rank() != 0) return all;
   std::map<std::string, int> hosts;

@@ -17,9 +17,9 @@ std::vector<Finding> describe_places(const parallel::Topology& topology,
   std::vector<Finding> found;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     request.local_rank = i;
-    const parallel::Placement placement = parallel::place(topology, request);
-    found.push_back({.topic = "placement",
-                     .found = parallel::placement_text(request.ranks[i], placement)});
+    const parallel::RankPlacement placement = parallel::place(topology, request);
+    found.push_back(
+        {.topic = "placement", .found = parallel::placement_text(request.ranks[i], placement)});
   }
   return found;
 }

@@ -167,9 +167,9 @@ void TrainRun::build() {
   collectively(runtime_.comm(), "allocate", [&] {
     memory_ = plan_memory(config_, *model_, zero);
     require_fit(memory_, runtime_.memory_budget(), runtime_.host_budget());
-    store_ = std::make_unique<parallel::ZeroStore>(
-        runtime_.mesh(), model_->units(), zero, runtime_.context(), runtime_.allocator(),
-        &runtime_.host_allocator());
+    store_ = std::make_unique<parallel::ZeroStore>(runtime_.mesh(), model_->units(), zero,
+                                                   runtime_.context(), runtime_.allocator(),
+                                                   &runtime_.host_allocator());
     model_->allocate(runtime_.context(), runtime_.allocator());
   });
   stepper_ = std::make_unique<Stepper>(runtime_, config_, *model_, *store_, *corpus_, *sampler_);
