@@ -231,8 +231,12 @@ std::string cuda_versions() {
   int runtime = 0, driver = 0;
   K25_CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
   K25_CUDA_CHECK(cudaDriverGetVersion(&driver));  // 0 without a driver
-  return "CUDA " + text(runtime) + " (driver " + text(driver) + "), cuBLASLt " +
-         std::to_string(cublasLtGetVersion()) + ", cuDNN " + std::to_string(cudnnGetVersion());
+  std::string versions = "CUDA " + text(runtime) + " (driver " + text(driver) + "), cuBLASLt " +
+                         std::to_string(cublasLtGetVersion());
+#if K25_WITH_CUDNN
+  versions += ", cuDNN " + std::to_string(cudnnGetVersion());
+#endif
+  return versions;
 }
 
 void CudaDevice::attach(Context& context) const {
