@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/core/buffer.h"
 #include "kernels/core/context.h"
@@ -18,6 +19,14 @@ namespace k25 {
 
 /// CUDA devices this process sees; 0 without a driver or without a CUDA build.
 int cuda_device_count();
+/// The devices this process sees, in their order, without touching one.
+struct CudaDeviceId {
+  std::string bus;   ///< "0000:1B:00.0"
+  std::string uuid;  ///< "GPU-" and hexadecimal digits; parts of a GPU (MIG) differ in it alone
+};
+std::vector<CudaDeviceId> cuda_device_ids();
+/// Whether NVIDIA's driver is loaded.
+bool has_cuda_driver();
 /// "CUDA 13.0 (driver 13.0), cuBLASLt 130002, cuDNN 91900".
 std::string cuda_versions();
 
@@ -46,11 +55,16 @@ class DeviceAllocator : public Allocator {
 /// Page-locked host memory, which a device copies from and to while it computes.
 class PinnedAllocator : public Allocator {
  public:
+  /// Large blocks come from the memory of this NUMA node while it has some; -1: from anywhere.
+  explicit PinnedAllocator(int numa_node = -1) : numa_node_(numa_node) {}
   Device device() const override { return Device::kCpu; }
 
  protected:
   void* do_allocate(Bytes size) override;
   void do_deallocate(void* data, Bytes size) noexcept override;
+
+ private:
+  int numa_node_;
 };
 
 /// A device made current for the calling thread, with a non-blocking stream and library handles.

@@ -3,9 +3,14 @@
 #include <cudnn.h>
 #endif
 
+#include <linux/mempolicy.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <climits>
 #include <functional>
 
 #include "kernels/core/cuda_check.h"
@@ -43,6 +48,30 @@ int cuda_device_count() {
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
   cudaGetLastError();  // no driver: the error must not meet the next launch
   return 0;
+}
+
+std::vector<CudaDeviceId> cuda_device_ids() {
+  std::vector<CudaDeviceId> ids;
+  for (int device = 0; device < cuda_device_count(); ++device) {
+    char bus[32] = "";
+    K25_CUDA_CHECK(cudaDeviceGetPCIBusId(&bus[0], static_cast<int>(sizeof bus), device));
+    cudaDeviceProp properties{};
+    K25_CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
+    std::string uuid = "GPU-";
+    for (const char byte : properties.uuid.bytes) {
+      constexpr std::string_view kDigits = "0123456789abcdef";
+      const auto value = static_cast<unsigned char>(byte);
+      uuid += kDigits[value / 16];
+      uuid += kDigits[value % 16];
+    }
+    ids.push_back({.bus = &bus[0], .uuid = uuid});
+  }
+  return ids;
+}
+
+bool has_cuda_driver() {
+  int version = 0;
+  return cudaDriverGetVersion(&version) == cudaSuccess && version > 0;
 }
 
 void* DeviceAllocator::do_allocate(Bytes size) {
@@ -85,11 +114,23 @@ void touch_all(char* data, std::int64_t bytes) {
   threads.parallel_for(bytes, std::int64_t{1} << 24, std::ref(body));
 }
 
-void* allocate_large_pinned(Bytes size) {
+// Best effort: without it the first touch decides, as everywhere.
+void prefer_node(void* data, std::size_t bytes, int numa_node) {
+  constexpr std::size_t kWordBits = sizeof(unsigned long) * CHAR_BIT;
+  std::array<unsigned long, 16> nodes{};
+  const auto node = static_cast<std::size_t>(numa_node);
+  if (numa_node < 0 || node >= nodes.size() * kWordBits) return;
+  nodes[node / kWordBits] = 1UL << (node % kWordBits);
+  // The kernel reads one bit less than it is told.
+  syscall(SYS_mbind, data, bytes, MPOL_PREFERRED, nodes.data(), nodes.size() * kWordBits + 1, 0U);
+}
+
+void* allocate_large_pinned(Bytes size, int numa_node) {
   const auto bytes = static_cast<std::size_t>(size.n);
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) fail_pinned(size);
   madvise(data, bytes, MADV_HUGEPAGE);  // a wish
+  prefer_node(data, bytes, numa_node);
   touch_all(static_cast<char*>(data), size.n);
   if (cudaHostRegister(data, bytes, cudaHostRegisterPortable) != cudaSuccess) {
     munmap(data, bytes);
@@ -101,7 +142,7 @@ void* allocate_large_pinned(Bytes size) {
 }  // namespace
 
 void* PinnedAllocator::do_allocate(Bytes size) {
-  if (size.n >= kLargePinned) return allocate_large_pinned(size);
+  if (size.n >= kLargePinned) return allocate_large_pinned(size, numa_node_);
   void* data = nullptr;
   const cudaError_t error =
       cudaHostAlloc(&data, static_cast<std::size_t>(size.n), cudaHostAllocPortable);
@@ -190,8 +231,12 @@ std::string cuda_versions() {
   int runtime = 0, driver = 0;
   K25_CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
   K25_CUDA_CHECK(cudaDriverGetVersion(&driver));  // 0 without a driver
-  return "CUDA " + text(runtime) + " (driver " + text(driver) + "), cuBLASLt " +
-         std::to_string(cublasLtGetVersion()) + ", cuDNN " + std::to_string(cudnnGetVersion());
+  std::string versions = "CUDA " + text(runtime) + " (driver " + text(driver) + "), cuBLASLt " +
+                         std::to_string(cublasLtGetVersion());
+#if K25_WITH_CUDNN
+  versions += ", cuDNN " + std::to_string(cudnnGetVersion());
+#endif
+  return versions;
 }
 
 void CudaDevice::attach(Context& context) const {

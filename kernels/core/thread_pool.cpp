@@ -22,6 +22,14 @@ int available_cores() {
   return CPU_COUNT(&set);
 }
 
+void bind_this_thread(int cpu) {
+  if (cpu < 0 || cpu >= CPU_SETSIZE) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  sched_setaffinity(0, sizeof set, &set);  // of this thread; where that fails it runs as before
+}
+
 struct ThreadPool::State {
   std::mutex mutex;
   std::condition_variable wake;
@@ -71,13 +79,19 @@ struct ThreadPool::State {
   }
 };
 
-ThreadPool::ThreadPool(int num_threads) : state_(std::make_unique<State>()) {
+ThreadPool::ThreadPool(int num_threads, std::span<const int> cpus)
+    : state_(std::make_unique<State>()) {
   K25_CHECK(num_threads >= 1,
             "a thread pool needs at least 1 thread, not " + std::to_string(num_threads));
   state_->workers.reserve(static_cast<std::size_t>(num_threads) - 1);
   try {
     for (int i = 1; i < num_threads; ++i) {
-      state_->workers.emplace_back([s = state_.get()] { s->work(); });
+      const auto place = static_cast<std::size_t>(i);
+      const int cpu = place < cpus.size() ? cpus[place] : -1;
+      state_->workers.emplace_back([s = state_.get(), cpu] {
+        bind_this_thread(cpu);
+        s->work();
+      });
     }
   } catch (const std::system_error& e) {
     const std::size_t started = state_->workers.size() + 1;

@@ -4,11 +4,15 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 
 namespace k25 {
 
 /// The cores that this process may run on.
 int available_cores();
+
+/// Lets the calling thread run on `cpu` alone. A wish: what the system refuses changes nothing.
+void bind_this_thread(int cpu);
 
 /// Runs loop bodies on `num_threads` threads, the caller included.
 ///
@@ -18,8 +22,10 @@ int available_cores();
 /// parallel_for on the same pool, nor may two threads (kInternal).
 class ThreadPool {
  public:
-  /// num_threads >= 1. Throws kUsage when the system does not give that many.
-  explicit ThreadPool(int num_threads);
+  /// num_threads >= 1. Throws kUsage when the system does not give that many. `cpus`, one for each
+  /// thread, bind the workers: the first belongs to the caller's thread, which is left alone (see
+  /// bind_this_thread); threads beyond the list run anywhere.
+  explicit ThreadPool(int num_threads, std::span<const int> cpus = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

@@ -27,7 +27,7 @@ HostState::HostState(Mesh& mesh, const ZeroShape& shape, const ZeroMemory& memor
       shape.offload.optimizer == Place::kHost;
   host_context_.isa = context.isa;
   if (!on_host) return;
-  pool_ = std::make_unique<ThreadPool>(shape.offload.threads);
+  pool_ = std::make_unique<ThreadPool>(shape.offload.threads, shape.offload.cpus);
   host_context_.threads = pool_.get();
   thread_ = std::thread([this] { run_updates(); });
 }
@@ -188,6 +188,7 @@ Work HostState::mark_compute() const {
 
 // The thread.
 void HostState::run_updates() {
+  if (!shape_.offload.cpus.empty()) bind_this_thread(shape_.offload.cpus.front());
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [&] { return has_job_ || stop_; });

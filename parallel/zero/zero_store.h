@@ -77,6 +77,7 @@ struct OffloadOptions {
   Place params = Place::kDevice;
   double resident = 0.0;  ///< share of the sharded state that stays on the device
   int threads = 1;        ///< of the update on the host
+  std::vector<int> cpus;  ///< that these are bound to, one each; empty: anywhere
   bool any() const { return optimizer == Place::kHost || params == Place::kHost; }
 };
 

@@ -10,6 +10,7 @@ find_package(nlohmann_json REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc>=2.1)
 find_library(K25_SENTENCEPIECE sentencepiece REQUIRED)
 find_library(K25_SENTENCEPIECE_TRAIN sentencepiece_train REQUIRED)
 if(NOT TARGET yaml-cpp::yaml-cpp)  # yaml-cpp 0.7 exports the plain name

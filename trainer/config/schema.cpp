@@ -205,7 +205,8 @@ std::vector<Key> parallel_keys() {
              [](Config& c) -> auto& { return c.offload.resident; }, {0.0, 1.0}),
       integer_or(
           "offload.threads", "auto",
-          "CPU threads of a rank's update; auto: this host's cores by its ranks, less one",
+          "CPU threads of a rank's update; auto: the cores near its GPU that fall to it, less two "
+          "for the step",
           [](Config& c) -> auto& { return c.offload.threads; }, 0, 1, 4096),
   };
 }

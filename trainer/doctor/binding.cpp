@@ -1,7 +1,6 @@
 #include "trainer/doctor/binding.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <set>
@@ -55,17 +54,6 @@ std::size_t cpus_of(const std::vector<NumaNode>& nodes) {
 }
 
 }  // namespace
-
-std::vector<int> cpus_of_process() {
-  std::vector<int> cpus;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return cpus;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
-  }
-  return cpus;
-}
 
 std::vector<Finding> check_binding(const std::vector<RankBinding>& ranks,
                                    const std::vector<NumaNode>& nodes) {

@@ -15,8 +15,7 @@ struct RankBinding {
   std::vector<int> cpus;  ///< of its affinity mask
 };
 
-/// This process's mask.
-std::vector<int> cpus_of_process();
+using parallel::cpus_of_process;
 
 /// `ranks`: all of one host. `nodes`: of that host.
 std::vector<Finding> check_binding(const std::vector<RankBinding>& ranks,

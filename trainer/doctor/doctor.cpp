@@ -3,15 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 
 #include "data/io/h5_layout.h"
 #include "kernels/core/device.h"
 #include "parallel/comm/versions.h"
+#include "parallel/placement/gather_texts.h"
 #include "trainer/doctor/binding.h"
 #include "trainer/doctor/gpus.h"
 #include "trainer/doctor/host.h"
+#include "trainer/doctor/places.h"
 
 namespace k25::trainer {
 namespace {
@@ -33,6 +34,17 @@ void append(std::vector<Finding>& all, std::vector<Finding> more) {
   std::ranges::move(more, std::back_inserter(all));
 }
 
+/// In the order in which the ranks of this host take them.
+std::vector<std::string> gpu_buses(const GpuHost& host) {
+  std::vector<std::string> buses;
+  if constexpr (kWithCuda) {
+    for (const CudaDeviceId& id : cuda_device_ids()) buses.push_back(id.bus);
+  } else {
+    for (const GpuFacts& gpu : host.gpus) buses.push_back(gpu.bus);
+  }
+  return buses;
+}
+
 /// What the first rank of a host sees of it.
 std::vector<Finding> examine_host(const std::vector<RankBinding>& ranks,
                                   const std::filesystem::path& run_dir) {
@@ -45,6 +57,7 @@ std::vector<Finding> examine_host(const std::vector<RankBinding>& ranks,
   append(all, check_numa(nodes));
   append(all, check_binding(ranks, nodes));
   append(all, check_gpus(files, view, ranks));
+  append(all, describe_places(parallel::read_topology(), ranks, gpu_buses(view.host)));
   append(all, check_limits(files, host_limits(static_cast<int>(ranks.size()))));
   append(all, check_run_dir(run_dir));
   return all;
@@ -58,31 +71,13 @@ Json host_json(const std::vector<Finding>& findings) {
 
 }  // namespace
 
-std::vector<std::string> gather_texts(parallel::Communicator& comm, const std::string& text) {
-  const auto ranks = static_cast<std::size_t>(comm.size());
-  const auto mine = static_cast<std::size_t>(comm.rank());
-  std::vector<std::int64_t> sizes(ranks, 0);
-  sizes[mine] = static_cast<std::int64_t>(text.size());
-  comm.all_gather({.name = "doctor sizes"}, {.buffer = sizes.data(), .per_rank = Bytes{8}}).wait();
-  const auto largest = static_cast<std::size_t>(*std::ranges::max_element(sizes));
-  std::vector<char> all(ranks * largest, '\0');
-  std::memcpy(all.data() + mine * largest, text.data(), text.size());
-  comm.all_gather({.name = "doctor texts"},
-                  {.buffer = all.data(), .per_rank = Bytes{static_cast<std::int64_t>(largest)}})
-      .wait();
-  std::vector<std::string> texts;
-  for (std::size_t r = 0; r < ranks; ++r) {
-    texts.emplace_back(all.data() + r * largest, static_cast<std::size_t>(sizes[r]));
-  }
-  return texts;
-}
-
 std::vector<Finding> examine(parallel::World& world, const std::filesystem::path& run_dir) {
   const std::string host = world.peer(world.rank()).host;
   const Json mine = {{"host", host}, {"cpus", cpus_of_process()}};
   std::vector<RankBinding> of_host;
   int rank = 0;
-  for (const std::string& text : gather_texts(world.comm(), mine.dump())) {
+  for (const std::string& text :
+       parallel::gather_texts(world.comm(), "doctor masks", mine.dump())) {
     const Json json = Json::parse(text);
     if (json.at("host") == host) of_host.push_back({rank, host, json.at("cpus")});
     ++rank;
@@ -90,7 +85,8 @@ std::vector<Finding> examine(parallel::World& world, const std::filesystem::path
   const bool speaks = world.local_rank() == 0;
   const std::vector<Finding> seen =
       speaks ? examine_host(of_host, run_dir) : std::vector<Finding>{};
-  const std::vector<std::string> texts = gather_texts(world.comm(), host_json(seen).dump());
+  const std::vector<std::string> texts =
+      parallel::gather_texts(world.comm(), "doctor findings", host_json(seen).dump());
   std::vector<Finding> all;
   if (world.rank() != 0) return all;
   std::map<std::string, int> hosts;

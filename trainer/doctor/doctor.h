@@ -13,7 +13,4 @@ namespace k25::trainer {
 /// Collective. On rank 0 the findings of all hosts and ranks, elsewhere nothing.
 std::vector<Finding> examine(parallel::World& world, const std::filesystem::path& run_dir);
 
-/// Collective: every rank's text, by rank.
-std::vector<std::string> gather_texts(parallel::Communicator& comm, const std::string& text);
-
 }  // namespace k25::trainer

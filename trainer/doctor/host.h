@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/core/dtype.h"
+#include "parallel/placement/cpu_list.h"
 #include "trainer/doctor/finding.h"
 
 namespace k25::trainer {
@@ -18,10 +19,8 @@ struct HostFiles {
   std::filesystem::path at(const std::string& path) const { return root / path; }
 };
 
-/// "0-3,8" as numbers; empty for text that is no list.
-std::vector<int> cpu_list(const std::string& text);
-/// The reverse.
-std::string cpu_list_text(const std::vector<int>& cpus);
+using parallel::cpu_list;
+using parallel::cpu_list_text;
 
 struct NumaNode {
   int number = 0;

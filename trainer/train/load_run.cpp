@@ -134,6 +134,7 @@ LoadedRun load_folder(parallel::World& world, const std::string& folder,
     });
     parallel::ZeroOptions zero = resolve_zero(config, *run.model, run.runtime->memory_budget());
     zero.offload.threads = run.runtime->offload_threads(config);
+    zero.offload.cpus = run.runtime->offload_cpus();
     run.store = std::make_unique<parallel::ZeroStore>(
         run.runtime->mesh(), run.model->units(), zero, run.runtime->context(),
         run.runtime->allocator(), &run.runtime->host_allocator());

@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <thread>
+#include <iterator>
 
 #include "kernels/gemm/eigen_cache.h"
 #include "parallel/comm/agree.h"
 #include "parallel/comm/cuda_backend.h"
+#include "parallel/placement/gpu_choice.h"
 #include "trainer/train/memory_plan.h"
 
 namespace k25::trainer {
@@ -32,46 +33,61 @@ int thread_count(const Config& config, std::vector<std::string>& warnings) {
   return cores;
 }
 
-bool wants_gpu(const Config& config) {
-  if (config.train.device == DeviceChoice::kCpu) return false;
-  if (config.train.device == DeviceChoice::kCuda || cuda_device_count() > 0) return true;
-  return false;
+/// Collective. The index of this rank's GPU; absent: this job runs on the CPU. Ranks that see
+/// unlike or unsound GPUs throw one error on all of them, before anything is opened.
+std::optional<int> choose_gpu(parallel::World& world, DeviceChoice choice) {
+  if constexpr (!kWithCuda) {
+    if (choice != DeviceChoice::kCuda) return std::nullopt;
+    throw parallel::AgreedError(
+        ErrorKind::kUsage,
+        "train.device is cuda, but this k25 was built without CUDA; configure with the preset "
+        "h200 or cuda-portable, or set train.device: cpu",
+        0);
+  } else {
+    if (choice == DeviceChoice::kCpu) return std::nullopt;
+    parallel::VisibleGpus mine{.host = world.peer(world.rank()).host};
+    parallel::collectively(world.comm(), "device", [&] {
+      if (const char* value = std::getenv("CUDA_VISIBLE_DEVICES")) mine.variable = value;
+      mine.has_driver = has_cuda_driver();
+      for (const CudaDeviceId& id : cuda_device_ids()) {
+        mine.ids.push_back(id.bus + " (" + id.uuid + ")");
+      }
+    });
+    const auto all = parallel::gather_visible_gpus(world.comm(), mine);
+    const auto demand = choice == DeviceChoice::kCuda ? parallel::GpuDemand::kRequired
+                                                      : parallel::GpuDemand::kIfThereAre;
+    std::vector<int> chosen;
+    try {
+      chosen = parallel::choose_gpus(all, demand);
+    } catch (const Error& error) {
+      throw parallel::AgreedError(error.kind(), error.what(), 0);
+    }
+    if (chosen.empty()) return std::nullopt;
+    return chosen[static_cast<std::size_t>(world.rank())];
+  }
 }
 
 /// Collective. Null: this job runs on the CPU.
 std::unique_ptr<CudaDevice> open_device(parallel::World& world, const Config& config) {
   std::unique_ptr<CudaDevice> device;
-  std::int64_t gpus = wants_gpu(config) ? 1 : 0;
-  parallel::collectively(world.comm(), "device", [&] {
-    if (gpus == 0) return;
-    if constexpr (!kWithCuda) {
-      fail(ErrorKind::kUsage,
-           "train.device is cuda, but this k25 was built without CUDA; configure with the preset "
-           "h200 or cuda-portable, or set train.device: cpu");
-    } else {
-      const int count = cuda_device_count();
-      if (world.local_size() > count) {
-        fail(ErrorKind::kUsage,
-             "host " + world.peer(world.rank()).host + " has " + std::to_string(count) +
-                 (count == 1 ? " GPU" : " GPUs") + " for " + std::to_string(world.local_size()) +
-                 " ranks; start at most one rank for each GPU, or set train.device: cpu");
-      }
-      device = std::make_unique<CudaDevice>(world.local_rank());
+  const std::optional<int> index = choose_gpu(world, config.train.device);
+  if constexpr (kWithCuda) {
+    if (index) {
+      parallel::collectively(world.comm(), "device",
+                             [&] { device = std::make_unique<CudaDevice>(*index); });
     }
-  });
-  // With `auto` every rank must have come to the same answer.
-  world.comm()
-      .all_reduce_small({.name = "device"},
-                        {.integers = &gpus, .count = 1, .op = parallel::ReduceOp::kSum})
-      .wait();
-  if (gpus != 0 && gpus != world.size()) {
-    throw parallel::AgreedError(ErrorKind::kUsage,
-                                "train.device is auto, and only " + std::to_string(gpus) + " of " +
-                                    std::to_string(world.size()) +
-                                    " ranks have a GPU; set it to cpu or cuda",
-                                0);
   }
   return device;
+}
+
+/// Collective. Nothing where no thread would be placed by it.
+parallel::JobPlacement place_job(parallel::World& world, const Config& config,
+                                 const std::string& gpu) {
+  const bool update = config.offload.optimizer == parallel::Place::kHost;
+  if (gpu.empty() && !update) return {};
+  std::optional<int> threads;
+  if (update) threads = static_cast<int>(config.offload.threads);
+  return parallel::place_ranks(world, gpu, threads);
 }
 
 std::unique_ptr<Allocator> device_allocator(const CudaDevice* device) {
@@ -81,9 +97,9 @@ std::unique_ptr<Allocator> device_allocator(const CudaDevice* device) {
   return nullptr;
 }
 
-std::unique_ptr<Allocator> pinned_allocator(const CudaDevice* device) {
+std::unique_ptr<Allocator> pinned_allocator(const CudaDevice* device, int numa_node) {
   if constexpr (kWithCuda) {
-    if (device != nullptr) return std::make_unique<PinnedAllocator>();
+    if (device != nullptr) return std::make_unique<PinnedAllocator>(numa_node);
   }
   return nullptr;
 }
@@ -100,11 +116,13 @@ std::shared_ptr<parallel::CudaLink> link_for(parallel::World& world, const CudaD
 Runtime::Runtime(parallel::World& world, const Config& config, std::vector<std::string>& warnings)
     : world_(world),
       device_(open_device(world, config)),
+      placement_(place_job(world, config, device_bus())),
       device_allocator_(device_allocator(device_.get())),
-      pinned_(pinned_allocator(device_.get())),
+      pinned_(pinned_allocator(device_.get(), placement_.mine.numa_node)),
       link_(link_for(world, device_.get())),
       mesh_(world, config.mesh, link_) {
   warn_about_openmp(warnings);
+  std::ranges::copy(placement_.report.warnings, std::back_inserter(warnings));
   const int threads = thread_count(config, warnings);
   if (threads > 1) threads_ = std::make_unique<ThreadPool>(threads);
   parallel::collectively(world.comm(), "instruction set", [&] { context_.isa = detect_cpu_isa(); });
@@ -148,12 +166,16 @@ Bytes Runtime::memory_budget() const {
 Bytes Runtime::host_budget() const { return host_memory_budget(world_.local_size()); }
 
 int Runtime::offload_threads(const Config& config) const {
-  if (config.offload.threads > 0) return config.offload.threads;
-  // An affinity mask of this rank's own names its share already.
-  const auto all = static_cast<int>(std::thread::hardware_concurrency());
-  const int cores = available_cores();
-  const int share = cores < all ? cores : cores / world_.local_size();
-  return std::max(1, share - 1);
+  if (config.offload.threads > 0) return static_cast<int>(config.offload.threads);
+  return std::max(1, static_cast<int>(placement_.mine.cpus.size()));
+}
+
+std::vector<int> Runtime::offload_cpus() const {
+  return device_ == nullptr ? std::vector<int>{} : placement_.mine.cpus;
+}
+
+std::vector<std::string> Runtime::placement_lines() const {
+  return device_ == nullptr ? std::vector<std::string>{} : placement_.report.hosts;
 }
 
 Plans Runtime::plans() const {

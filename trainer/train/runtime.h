@@ -14,6 +14,7 @@
 #include "kernels/core/thread_pool.h"
 #include "kernels/gemm/gemm_algorithms.h"
 #include "parallel/mesh.h"
+#include "parallel/placement/place_ranks.h"
 #include "trainer/config/config.h"
 #include "trainer/model/block.h"
 #include "trainer/train/plans.h"
@@ -47,6 +48,10 @@ class Runtime {
   Bytes host_budget() const;
   /// Threads of an update on the host.
   int offload_threads(const Config& config) const;
+  /// The CPUs to bind these to; empty: anywhere, as for a run without GPUs, which may not be alone.
+  std::vector<int> offload_cpus() const;
+  /// One line for each host of a job on GPUs: where its ranks run.
+  std::vector<std::string> placement_lines() const;
   /// Of the blocks of this run.
   RunShape shape(const Config& config) const {
     return {config.train.micro_batch, config.data.sequence, config.train.precision, device()};
@@ -65,6 +70,7 @@ class Runtime {
   parallel::World& world_;
   // Null on the CPU.
   std::unique_ptr<CudaDevice> device_;
+  parallel::JobPlacement placement_;
   std::unique_ptr<Allocator> device_allocator_, pinned_;
   std::shared_ptr<parallel::CudaLink> link_;
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace k25::trainer {
 
 std::vector<std::string> start_report(Runtime& runtime, const Config& config, const Model& model,
@@ -19,6 +21,7 @@ std::vector<std::string> start_report(Runtime& runtime, const Config& config, co
                   corpus.info().tokens, split.train.size(), split.validation.size(), split.moved,
                   memory.total().n, runtime.allocator().live().n),
       runtime.fingerprint()};
+  for (std::string& line : runtime.placement_lines()) lines.push_back(std::move(line));
   if (split.validation.empty()) lines.emplace_back("warning: no validation data (data.validation)");
   return lines;
 }

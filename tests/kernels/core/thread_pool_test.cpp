@@ -1,10 +1,13 @@
 #include "kernels/core/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -37,6 +40,65 @@ TEST(ThreadPool, EveryIndexRunsOnceInTheSameBlocks) {
       EXPECT_EQ(blocks, expected) << count << " by " << grain << ", " << threads << " threads";
     }
   }
+}
+
+std::vector<int> allowed_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  EXPECT_EQ(sched_getaffinity(0, sizeof set, &set), 0);
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+// Runs one block on each of `threads` threads; returns the CPUs that each may use, the caller's
+// last.
+std::vector<std::vector<int>> cpus_of_threads(ThreadPool& pool, int threads) {
+  std::vector<std::vector<int>> seen, caller;
+  const auto me = std::this_thread::get_id();
+  std::mutex mutex;
+  std::atomic<int> arrived{0};
+  pool.parallel_for(threads, 1, [&](std::int64_t, std::int64_t) {
+    {
+      const std::lock_guard lock(mutex);
+      (std::this_thread::get_id() == me ? caller : seen).push_back(allowed_cpus());
+    }
+    ++arrived;
+    while (arrived < threads) std::this_thread::yield();  // so that no thread takes two
+  });
+  std::ranges::sort(seen);
+  seen.insert(seen.end(), caller.begin(), caller.end());
+  return seen;
+}
+
+TEST(ThreadPool, WorkersAreBoundAndTheCallerIsNot) {
+  const std::vector<int> mine = allowed_cpus();
+  const int last = mine.back();
+  const std::vector<int> cpus = {mine.front(), last};
+  ThreadPool pool(2, cpus);
+  EXPECT_EQ(cpus_of_threads(pool, 2), (std::vector<std::vector<int>>{{last}, mine}));
+  ThreadPool longer(3, cpus);  // the third runs anywhere
+  std::vector<std::vector<int>> expected = {{last}, mine};
+  std::ranges::sort(expected);
+  expected.push_back(mine);
+  EXPECT_EQ(cpus_of_threads(longer, 3), expected);
+}
+
+TEST(ThreadPool, CpusThatAreNotThereChangeNothing) {
+  const std::vector<int> mine = allowed_cpus();
+  const std::vector<int> cpus = {0, -1, CPU_SETSIZE - 1, CPU_SETSIZE + 7};
+  ThreadPool pool(4, cpus);
+  EXPECT_EQ(cpus_of_threads(pool, 4), (std::vector<std::vector<int>>(4, mine)));
+}
+
+TEST(ThreadPool, BindingThisThread) {
+  std::thread([] {
+    const int cpu = allowed_cpus().back();
+    bind_this_thread(cpu);
+    EXPECT_EQ(allowed_cpus(), std::vector<int>{cpu});
+  }).join();
 }
 
 TEST(ThreadPool, WithoutAPoolBlocksRunInOrder) {
