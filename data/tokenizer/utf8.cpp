@@ -79,6 +79,17 @@ Utf8Prefix classify_utf8_prefix(std::string_view text) {
   return incomplete ? Utf8Prefix::kIncomplete : Utf8Prefix::kInvalid;
 }
 
+std::string replace_invalid_utf8(std::string_view text) {
+  constexpr char32_t kReplacement = 0xFFFD;
+  std::string valid;
+  while (!text.empty()) {
+    const std::size_t length = utf8_sequence_length(text);
+    valid += length == 0 ? to_utf8(kReplacement) : std::string(text.substr(0, length));
+    text.remove_prefix(std::max<std::size_t>(length, 1));
+  }
+  return valid;
+}
+
 TextPosition text_position(std::string_view text, std::int64_t offset) {
   const std::string_view before = text.substr(0, static_cast<std::size_t>(offset));
   TextPosition at;

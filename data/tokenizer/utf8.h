@@ -20,6 +20,9 @@ std::string to_utf8(char32_t code_point);
 enum class Utf8Prefix : std::uint8_t { kIncomplete, kInvalid };
 Utf8Prefix classify_utf8_prefix(std::string_view text);
 
+/// `text` with U+FFFD in the place of each byte that belongs to no valid sequence.
+std::string replace_invalid_utf8(std::string_view text);
+
 /// Line and column (both from 1, columns in characters) of byte `offset` of a text whose bytes
 /// before `offset` are valid UTF-8.
 struct TextPosition {

@@ -317,6 +317,9 @@ class CommandLineTest(kt.K25Test):
             self.assert_error(kt.run(args), 2, none, "o such file" if args[0] != "prepare" else "no such f")
         for args in (["eval", self.folder], ["sample", self.folder], ["inspect", self.folder]):
             self.assert_error(kt.run(args), 4, self.folder, "no run directory and no checkpoint")
+        (self.folder / "config.yaml").write_text("x: 1\n")  # of a run that has saved nothing yet
+        for command in ("eval", "sample", "inspect"):
+            self.assert_error(kt.run([command, self.folder]), 4, self.folder, "has no checkpoint yet")
 
     def test_values_of_options_are_checked_in_short_words(self):
         rows = ((["sample", "x", "--tokens", "-1"], "--tokens: expected an integer in [0, 1000000000], got '-1'"),

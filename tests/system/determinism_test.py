@@ -129,6 +129,16 @@ class Options(TrainTest):
         norms = [s["gnorm"] for s in k25_testing.steps(plain)]
         self.assertTrue(min(norms) < 0.7 < max(norms), norms)
 
+    def test_offloaded_bytes_are_planned(self):
+        for optimizer, params in (("host", "device"), ("host", "host"), ("device", "host")):
+            result = self.train({**ORDERED, "train.steps": 2, "offload.optimizer": optimizer,
+                                 "offload.params": params}, 2, run_dir=self.folder / f"{optimizer}-{params}")
+            text = self.assert_ok(result).stdout
+            planned, allocated = re.search(r"memory planned (\d+) bytes a rank, allocated (\d+)", text).groups()
+            self.assertEqual(planned, allocated)
+            peaked = re.search(r"peaked at (\d+) to (\d+) bytes a rank, planned (\d+)", text).groups()
+            self.assertEqual(set(peaked), {planned})
+
     def test_recompute_changes_no_bit(self):  # A33
         plain = self.ordered({"train.steps": 4}, 2, name="plain")
         for name, changes in (("all", {"recompute.layers": "all", "recompute.check": True}),

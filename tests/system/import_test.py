@@ -135,6 +135,9 @@ class ImportTest(kt.K25Test):
             self.assert_error(kt.run(["config", "--import-ds-config", RECIPE, *args]), 2, "excludes --import-ds-config")
 
     def test_the_documented_keys_are_those_of_the_program(self):
+        for flag in ("--keys", "--ds-keys"):
+            for args in ([self.write_config()], ["--set", "a.b=1"], ["--ranks", "2"]):
+                self.assert_error(kt.run(["config", flag, *args]), 2, flag)
         keys = self.assert_ok(kt.run(["config", "--ds-keys"])).stdout
         listed = [tuple(re.split(r" {2,}| (?=(?:mapped|without effect|refused|follows) )", line, maxsplit=2))
                   for line in keys.splitlines()]

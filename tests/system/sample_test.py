@@ -127,6 +127,15 @@ class EvalTest(TrainedTest):
             self.assertIn(f"step=20 loss={told['val_loss']:.4f} tokens={told['val_tokens']} ", shown.stdout)
             self.assertIn("  domain=law loss=", shown.stdout)
 
+    def test_a_checkpoint_without_its_manifest(self):
+        run = self.folder / "run"
+        shutil.copytree(self.trained, run)
+        for manifest in (run / "checkpoints").glob("step-*/manifest.json"):
+            manifest.unlink()
+        for command in ("eval", "inspect"):
+            said = self.assert_error(kt.run([command, run, "--checkpoint", "step:20"]), 4, "manifest.json")
+            self.assertNotIn("was removed while", said.stderr)
+
     def test_other_validation_documents_and_precision_by_override(self):
         shown = self.assert_ok(kt.run(["eval", self.trained, "--set", "data.validation={documents: [text0.txt]}"]))
         told = [m for m in kt.metrics(self.trained) if m.get("event") == "eval"][-1]

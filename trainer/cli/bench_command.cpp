@@ -90,6 +90,41 @@ class RandomCorpus {
   std::string folder_;
 };
 
+struct StepTimes {
+  std::vector<double> seconds;  ///< of each step
+  parallel::OffloadTimes offload;
+  MemoryPlan plan;
+  parallel::ZeroOptions zero;
+};
+
+void print_step(Runtime& runtime, const Config& config, StepTimes times) {
+  std::vector<double>& seconds = times.seconds;
+  std::sort(seconds.begin(), seconds.end());
+  const double median = seconds[seconds.size() / 2];
+  const double tokens = static_cast<double>(config.train.batch * config.data.sequence);
+  const std::int64_t peak = runtime.allocator().peak().n;  // before the ceiling's own operands
+  const double flops = tokens * flops_per_token(config.model, config.data.sequence);
+  const int ranks = runtime.world().size();
+  const double ceiling = gemm_ceiling(runtime, config.train.precision) * ranks;
+  const double floor = flops * 1e-9 / ceiling;
+  if (!runtime.is_root()) return;
+  fmt::print(
+      "step ranks={} tokens={:.0f} median_ms={:.2f} min_ms={:.2f} max_ms={:.2f} tok/s={:.0f} "
+      "gflop/s={:.1f} gemm_ceiling_gflop/s={:.1f} floor_ms={:.2f} floor/median={:.3f} "
+      "mem_gib={:.3f} planned_gib={:.3f} model_state_gib={:.3f}\n",
+      ranks, tokens, 1e3 * median, 1e3 * seconds.front(), 1e3 * seconds.back(), tokens / median,
+      flops * 1e-9 / median, ceiling, 1e3 * floor, floor / median, gib(peak),
+      gib(times.plan.total().n), gib(times.plan.zero.model_state().n));
+  if (times.zero.offload.any()) {
+    const double per_step = 1e3 / static_cast<double>(seconds.size());
+    fmt::print(
+        "offload copy_ms={:.2f} cpu_ms={:.2f} exposed_ms={:.2f} threads={} host_gib={:.3f}\n",
+        times.offload.copy * per_step, times.offload.compute * per_step,
+        times.offload.exposed * per_step, times.zero.offload.threads, gib(times.plan.host().n));
+  }
+  fmt::print("{}\n", runtime.fingerprint());
+}
+
 void run_bench_step(const BenchArguments& arguments, const CommandContext& command) {
   parallel::World& world = *command.world;
   ParsedConfig parsed;
@@ -138,30 +173,7 @@ void run_bench_step(const BenchArguments& arguments, const CommandContext& comma
     seconds.push_back(watch.seconds());
     offload += result.offload;
   }
-  std::sort(seconds.begin(), seconds.end());
-  const double median = seconds[seconds.size() / 2];
-  const double tokens = static_cast<double>(config.train.batch * config.data.sequence);
-  const std::int64_t peak = runtime.allocator().peak().n;  // before the ceiling's own operands
-  const double flops = tokens * flops_per_token(config.model, config.data.sequence);
-  const double ceiling = gemm_ceiling(runtime, config.train.precision) * world.size();
-  const double floor = flops * 1e-9 / ceiling;
-  if (world.rank() == 0) {
-    fmt::print(
-        "step ranks={} tokens={:.0f} median_ms={:.2f} min_ms={:.2f} max_ms={:.2f} tok/s={:.0f} "
-        "gflop/s={:.1f} gemm_ceiling_gflop/s={:.1f} floor_ms={:.2f} floor/median={:.3f} "
-        "mem_gib={:.3f} planned_gib={:.3f} model_state_gib={:.3f}\n",
-        world.size(), tokens, 1e3 * median, 1e3 * seconds.front(), 1e3 * seconds.back(),
-        tokens / median, flops * 1e-9 / median, ceiling, 1e3 * floor, floor / median, gib(peak),
-        gib(plan.total().n), gib(plan.zero.model_state().n));
-    if (zero.offload.any()) {
-      const double per_step = 1e3 / static_cast<double>(seconds.size());
-      fmt::print(
-          "offload copy_ms={:.2f} cpu_ms={:.2f} exposed_ms={:.2f} threads={} host_gib={:.3f}\n",
-          offload.copy * per_step, offload.compute * per_step, offload.exposed * per_step,
-          zero.offload.threads, gib(plan.host().n));
-    }
-    fmt::print("{}\n", runtime.fingerprint());
-  }
+  print_step(runtime, config, {.seconds = seconds, .offload = offload, .plan = plan, .zero = zero});
 }
 
 struct OpArguments {

@@ -72,6 +72,8 @@ Command add_config(CLI::App& root) {
       app->add_flag("--keys", arguments->keys, "list every key with type, default and meaning");
   CLI::Option* deepspeed_keys = app->add_flag("--ds-keys", arguments->deepspeed_keys,
                                               "list every key of DeepSpeed's and its fate");
+  keys->excludes(config, set, ranks, deepspeed_keys);
+  deepspeed_keys->excludes(config, set, ranks);
   app->add_option("--import-ds-config", arguments->deepspeed,
                   "print a DeepSpeed config (JSON) as keys of a CONFIG")
       ->excludes(config, set, ranks, keys, deepspeed_keys);

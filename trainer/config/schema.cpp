@@ -148,8 +148,6 @@ std::vector<Key> optim_keys() {
 }
 
 std::vector<Key> parallel_keys() {
-  constexpr auto kDevice = parallel::Place::kDevice;
-  constexpr auto kHost = parallel::Place::kHost;
   using parallel::ReduceAfter;
   using parallel::ReduceMode;
   using parallel::ReshardAfter;
@@ -190,6 +188,13 @@ std::vector<Key> parallel_keys() {
       integer(
           "zero.prefetch", "1", "units gathered ahead",
           [](Config& c) -> auto& { return c.zero.prefetch; }, 0, 64),
+  };
+}
+
+std::vector<Key> offload_keys() {
+  constexpr auto kDevice = parallel::Place::kDevice;
+  constexpr auto kHost = parallel::Place::kHost;
+  return {
       choice("offload.optimizer", "device",
              "where masters and moments live and AdamW runs; host: pinned memory, updated by the "
              "CPU behind the next step's first units",
@@ -326,8 +331,9 @@ std::vector<Key> build_schema() {
           "run.cpu_threads", "1", "compute threads of a rank",
           [](Config& c) -> auto& { return c.run.cpu_threads; }, 1, 4096),
   };
-  for (const auto& part : {model_keys(), data_and_train_keys(), optim_keys(), parallel_keys(),
-                           recompute_and_comm_keys(), output_keys(), debug_keys()}) {
+  for (const auto& part :
+       {model_keys(), data_and_train_keys(), optim_keys(), parallel_keys(), offload_keys(),
+        recompute_and_comm_keys(), output_keys(), debug_keys()}) {
     keys.insert(keys.end(), part.begin(), part.end());
   }
   return keys;

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "data/loader/batch.h"
+#include "data/tokenizer/utf8.h"
 #include "kernels/core/philox.h"
 #include "trainer/train/batch_upload.h"
 #include "trainer/train/step.h"
@@ -79,7 +80,7 @@ std::string sample_text(Runtime& runtime, Model& model, parallel::ZeroStore& sto
     if (next == tokenizer.end_of_document()) break;
     tokens.push_back(next);
   }
-  return tokenizer.decode(tokens);
+  return data::replace_invalid_utf8(tokenizer.decode(tokens));
 }
 
 }  // namespace k25::trainer

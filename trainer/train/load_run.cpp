@@ -60,7 +60,7 @@ void refuse_other_model(const std::vector<std::string>& overrides) {
 bool is_gone(parallel::Communicator& comm, const std::string& folder) {
   return !parallel::from_rank0(comm, "checkpoint", [&] {
             std::error_code error;
-            const bool there = fs::exists(fs::path(folder) / "manifest.json", error) || error;
+            const bool there = fs::exists(folder, error) || error;
             return std::string(there ? "" : "gone");
           }).empty();
 }
@@ -77,6 +77,11 @@ fs::path find_checkpoint(const fs::path& path, const std::string& said,
              "' is one checkpoint; leave --checkpoint out, or give the run directory");
   }
   if (!is_folder(path / "checkpoints")) {
+    if (is_there(path / "config.yaml")) {
+      fail(ErrorKind::kCheckpoint, "'" + path.string() +
+                                       "' has no checkpoint yet: a run saves its first after "
+                                       "checkpoint.every steps, at its end, or on SIGUSR1");
+    }
     fail(ErrorKind::kCheckpoint, "'" + path.string() +
                                      "' is no run directory and no checkpoint "
                                      "(neither checkpoints/ nor manifest.json is there)");

@@ -72,23 +72,27 @@ Bytes MemoryPlan::host() const {
 }
 
 std::vector<MemoryRow> MemoryPlan::rows() const {
-  const bool on_device = device == Device::kCpu;
-  return {{"masters", zero.masters, zero.host.masters},
-          {"moments", zero.moments, zero.host.moments},
-          {"shard gradients", zero.shard_gradients, zero.host.gradients},
-          {"parameters' shards", zero.shard_copies, zero.host.shard_copies},
-          {"offload buffers", zero.offload_scratch, zero.host.staging},
-          {"replicated state", zero.replicated, {}},
-          {"gathered parameters", zero.gathered, {}},
-          {"unit gradients", zero.unit_gradients, {}},
-          {"reduction scratch", zero.reduction_scratch, {}},
-          {"activations", model.activations, {}},
-          {"scratch", model.scratch, {}},
-          {"op workspace", model.workspace, {}},
-          {"tables", model.tables, {}},
-          {"statistics", statistics, {}},
-          {"losses and batch", step, {}},
-          {"checkpoint snapshot", on_device ? snapshot : Bytes{}, on_device ? Bytes{} : snapshot}};
+  // On the CPU what is offloaded lies where everything lies.
+  const auto row_of = [&](const char* name, Bytes on_device, Bytes beside) -> MemoryRow {
+    if (device == Device::kCpu) return {name, {on_device.n + beside.n}, {}};
+    return {name, on_device, beside};
+  };
+  return {row_of("masters", zero.masters, zero.host.masters),
+          row_of("moments", zero.moments, zero.host.moments),
+          row_of("shard gradients", zero.shard_gradients, zero.host.gradients),
+          row_of("parameters' shards", zero.shard_copies, zero.host.shard_copies),
+          row_of("offload buffers", zero.offload_scratch, zero.host.staging),
+          row_of("replicated state", zero.replicated, {}),
+          row_of("gathered parameters", zero.gathered, {}),
+          row_of("unit gradients", zero.unit_gradients, {}),
+          row_of("reduction scratch", zero.reduction_scratch, {}),
+          row_of("activations", model.activations, {}),
+          row_of("scratch", model.scratch, {}),
+          row_of("op workspace", model.workspace, {}),
+          row_of("tables", model.tables, {}),
+          row_of("statistics", statistics, {}),
+          row_of("losses and batch", step, {}),
+          row_of("checkpoint snapshot", {}, snapshot)};
 }
 
 std::vector<std::string> MemoryPlan::lines() const {
@@ -146,8 +150,7 @@ Bytes host_memory_budget(int ranks_on_host) {
 
 void require_fit(const MemoryPlan& plan, Bytes budget, Bytes host_budget) {
   const bool gpu = plan.device == Device::kCuda;
-  const Bytes device = gpu ? plan.total() : Bytes{plan.total().n + plan.host().n};
-  const Bytes host = gpu ? plan.host() : Bytes{};
+  const Bytes device = plan.total(), host = plan.host();
   const bool fits = device.n <= budget.n;
   if (fits && host.n <= host_budget.n) return;
   std::string table;

@@ -24,7 +24,7 @@ struct MemoryPlan {
   Bytes snapshot;  ///< for a GPU's state in host memory, and no part of total
   Device device = Device::kCpu;
   Bytes total() const;  ///< of the device
-  Bytes host() const;   ///< beside it
+  Bytes host() const;   ///< beside a GPU; 0 on the CPU, where total counts all
   /// Every category, without the totals.
   std::vector<MemoryRow> rows() const;
   /// One line per category and one for the total.
@@ -43,7 +43,7 @@ MemoryPlan plan_memory(const Config& config, const Model& model,
 Bytes host_memory_budget(int ranks_on_host);
 
 /// Throws kUsage with the table when the plan does not fit: in `budget` bytes on the device, and in
-/// `host_budget` beside it (on the CPU both are host_budget's).
+/// `host_budget` beside it.
 void require_fit(const MemoryPlan& plan, Bytes budget, Bytes host_budget);
 
 }  // namespace k25::trainer

@@ -85,5 +85,14 @@ TEST(Utf8, PositionsCountCharacters) {
   EXPECT_EQ(x.column, 3);
 }
 
+TEST(Utf8, InvalidBytesAreReplacedOneByOne) {
+  const std::string mark = "\xEF\xBF\xBD";
+  EXPECT_EQ(replace_invalid_utf8(""), "");
+  EXPECT_EQ(replace_invalid_utf8("a\xC3\xA9\xF0\x9F\x98\x80"), "a\xC3\xA9\xF0\x9F\x98\x80");
+  EXPECT_EQ(replace_invalid_utf8("a\x80z"), "a" + mark + "z");
+  EXPECT_EQ(replace_invalid_utf8("\xE2\x82"), mark + mark);  // cut off
+  EXPECT_EQ(replace_invalid_utf8("\xC3(\xFF"), mark + "(" + mark);
+}
+
 }  // namespace
 }  // namespace k25::data

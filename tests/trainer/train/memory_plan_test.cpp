@@ -132,12 +132,14 @@ TEST(RequireFit, NamesBothNumbersAndShowsTheTable) {
 TEST(RequireFit, OffloadedStateCountsWhereItLies) {
   MemoryPlan plan = Planned(1, {"offload.optimizer=host"}).plan();
   ASSERT_GT(plan.zero.host.total().n, 0);
-  const Bytes both{plan.total().n + plan.host().n};
+  EXPECT_EQ(plan.host().n, 0);
+  const Bytes both = plan.total();
   require_fit(plan, both, {});
   EXPECT_THROW(require_fit(plan, {both.n - 1}, both), Error);
 
   plan.device = Device::kCuda;
-  const Bytes host = plan.host();  // now with the checkpoint's snapshot
+  const Bytes host = plan.host();
+  EXPECT_EQ(plan.total().n + host.n, both.n);
   EXPECT_EQ(host.n, plan.zero.host.total().n + plan.snapshot.n);
   require_fit(plan, plan.total(), host);
   EXPECT_THROW(require_fit(plan, {plan.total().n - 1}, host), Error);
