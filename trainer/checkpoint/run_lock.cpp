@@ -72,8 +72,9 @@ void make_folders(const fs::path& folder, std::vector<fs::path>& made) {
     error.clear();
     if (fs::create_directory(path, error)) made.push_back(path);
     if (error) {
-      fail(ErrorKind::kCheckpoint,
-           "run.dir: cannot create '" + folder.string() + "': " + error.message());
+      fail(ErrorKind::kCheckpoint, "run.dir: cannot create '" + folder.string() + "': '" +
+                                       path.string() + "': " + error.message() +
+                                       "; choose another run.dir, or make way there");
     }
   }
 }

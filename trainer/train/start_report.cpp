@@ -10,12 +10,12 @@ std::vector<std::string> start_report(Runtime& runtime, const Config& config, co
                                       const data::Corpus& corpus, const data::Split& split,
                                       const MemoryPlan& memory) {
   std::vector<std::string> lines = {
-      fmt::format("model: {} parameters in {} layers; {} ranks; batch {} = micro_batch {} x "
+      fmt::format("model: {} parameters in {} layers; {} {}; batch {} = micro_batch {} x "
                   "accumulation {} x {} data ranks; precision {}; reduce.slots {}",
                   model.num_parameters(), config.model.layers, runtime.world().size(),
-                  config.train.batch, config.train.micro_batch, config.train.accumulation,
-                  runtime.mesh().data_ranks(), dtype_name(config.train.precision),
-                  config.reduce.slots),
+                  runtime.world().size() == 1 ? "rank" : "ranks", config.train.batch,
+                  config.train.micro_batch, config.train.accumulation, runtime.mesh().data_ranks(),
+                  dtype_name(config.train.precision), config.reduce.slots),
       fmt::format("data: {} tokens, {} training and {} validation documents ({} moved as near-"
                   "duplicates); memory planned {} bytes a rank, allocated {}",
                   corpus.info().tokens, split.train.size(), split.validation.size(), split.moved,
