@@ -140,8 +140,7 @@ run_checks() {
 run_ctest() {
   local junit=$PWD/build/$preset/junit.xml counts before=$failed code
   rm -f "$junit"
-  # One more than cores: the tests that start mpirun wait about half of their time.
-  ctest --preset "$preset" --parallel $((cores + 1)) --output-junit "$junit" "${selection[@]}"
+  ctest --preset "$preset" --parallel "$cores" --output-junit "$junit" "${selection[@]}"
   code=$?
   # ctest's own last line counts a skip as passed and its exit code forgives an empty selection.
   if counts=$(python3 scripts/sum_junit.py "$junit"); then
