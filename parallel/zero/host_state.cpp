@@ -55,14 +55,16 @@ void HostState::before_use(int unit) {
 Queue HostState::fetch(int unit, const Tensor& slice) {
   const Tensor& copy = at(memory_.shard_copies, unit);
   before_use(unit);
-  if (shape_.copy_on_device(unit) && copy.device() == Device::kCuda) {
-    if constexpr (kWithCuda) copy_tensor(context_, copy, slice);
+  if (shape_.copy_on_device(unit)) {  // up_ is the thread's
+    copy_on_stream(copy, slice);
     return queue_of(context_);
   }
   up_.follow(queue_of(context_));  // the buffer's last user
   up_.copy(copy.raw(), slice.raw(), copy.bytes());
   return up_.queue();
 }
+
+Work HostState::fetched() { return shape_.offload.params == Place::kHost ? up_.mark() : Work{}; }
 
 void HostState::begin_step() {
   for (Unit& unit : units_) unit.sent = false;
@@ -113,26 +115,20 @@ void HostState::update_visiting(int unit, const ShardUpdate& update) {
   const UnitLayout& layout = at(shape_.layouts, unit);
   const Tensor &master = at(memory_.masters, unit), &copy = at(memory_.shard_copies, unit);
   const bool narrow = copy.dtype() != DType::kFloat32;
-  const auto move = [&](const Tensor& from, const Tensor& to) {
-    if constexpr (kWithCuda) {
-      if (context_.stream != nullptr) return copy_bytes(context_, from.raw(), to.raw(), to.bytes());
-    }
-    std::copy_n(static_cast<const char*>(from.raw()), to.bytes().n, static_cast<char*>(to.raw()));
-  };
   for_each_trained_range(
       layout, at(shard_begin_, unit), layout.shard_elems, kOffloadChunk,
       [&](const ParameterSpec& parameter, std::int64_t begin, std::int64_t end) {
         const Tensor chunk = memory_.chunk.slice(0, 0, end - begin);
         const Tensor rounded = narrow ? memory_.chunk_copy.slice(0, 0, end - begin) : Tensor{};
-        move(master.slice(0, begin, end), chunk);
+        copy_on_stream(master.slice(0, begin, end), chunk);
         update(context_, {.parameter = parameter,
                           .master = chunk,
                           .m = at(memory_.ms, unit).slice(0, begin, end),
                           .v = at(memory_.vs, unit).slice(0, begin, end),
                           .gradient = at(memory_.shard_gradients, unit).slice(0, begin, end),
                           .copy_out = rounded});
-        move(chunk, master.slice(0, begin, end));
-        if (narrow) move(rounded, copy.slice(0, begin, end));
+        copy_on_stream(chunk, master.slice(0, begin, end));
+        if (narrow) copy_on_stream(rounded, copy.slice(0, begin, end));
       });
   at(units_, unit).ready = mark_compute();
 }
@@ -151,13 +147,11 @@ void HostState::refresh() {
     const std::int64_t n = at(shape_.layouts, u).shard_elems;
     for (std::int64_t begin = 0; begin < n; begin += kOffloadChunk) {
       const std::int64_t end = std::min(begin + kOffloadChunk, n);
-      const Tensor master = at(memory_.masters, u).slice(0, begin, end);
-      const Tensor copy = at(memory_.shard_copies, u).slice(0, begin, end);
-      if (copy.raw() == master.raw()) continue;
-      const bool staged = shape_.copy_on_device(u) && copy.dtype() != DType::kFloat32;
-      const Tensor rounded = staged ? take_staging(end - begin) : copy;
-      if (copy.dtype() != DType::kFloat32) kernels::convert(host_context_, master, rounded);
-      send_up(copy.dtype() == DType::kFloat32 ? master : rounded, copy);
+      const Tensor rounded = take_rounded(u, begin, end);
+      if (rounded) {
+        kernels::convert(host_context_, at(memory_.masters, u).slice(0, begin, end), rounded);
+      }
+      send_up(u, begin, end, rounded);
     }
     at(units_, u).ready = up_.mark();
   }
@@ -219,28 +213,24 @@ void HostState::update_on_host(int unit) {
     at(units_, unit).gradient.wait();
   }
   const UnitLayout& layout = at(shape_.layouts, unit);
-  const Tensor &copy = at(memory_.shard_copies, unit), &master = at(memory_.masters, unit);
-  const bool narrow = copy.dtype() != DType::kFloat32;
-  const bool staged = narrow && shape_.copy_on_device(unit);
   for_each_trained_range(
       layout, at(shard_begin_, unit), layout.shard_elems, kOffloadChunk,
       [&](const ParameterSpec& parameter, std::int64_t begin, std::int64_t end) {
         Tensor rounded;
-        if (narrow) {
+        {
           const ScopedTimer timer(times.copy);
-          rounded = staged ? take_staging(end - begin) : copy.slice(0, begin, end);
+          rounded = take_rounded(unit, begin, end);
         }
         {
           const ScopedTimer timer(times.compute);
           job_(host_context_, {.parameter = parameter,
-                               .master = master.slice(0, begin, end),
+                               .master = at(memory_.masters, unit).slice(0, begin, end),
                                .m = at(memory_.ms, unit).slice(0, begin, end),
                                .v = at(memory_.vs, unit).slice(0, begin, end),
                                .gradient = at(memory_.host_gradients, unit).slice(0, begin, end),
                                .copy_out = rounded});
         }
-        if (!shape_.copy_on_device(unit)) return;
-        send_up(narrow ? rounded : master.slice(0, begin, end), copy.slice(0, begin, end));
+        send_up(unit, begin, end, rounded);
       });
   Work ready = shape_.copy_on_device(unit) ? up_.mark() : Work{};
   {
@@ -253,20 +243,30 @@ void HostState::update_on_host(int unit) {
   changed_.notify_all();
 }
 
-Tensor HostState::take_staging(std::int64_t n) {
-  at(staged_, static_cast<int>(next_staging_)).wait();
-  return at(memory_.staging, static_cast<int>(next_staging_)).slice(0, 0, n);
+Tensor HostState::take_rounded(int unit, std::int64_t begin, std::int64_t end) {
+  const Tensor& copy = at(memory_.shard_copies, unit);
+  if (copy.dtype() == DType::kFloat32) return {};
+  if (shape_.copy_on_host(unit)) return copy.slice(0, begin, end);
+  const auto chunk = static_cast<int>(next_staging_);
+  at(staged_, chunk).wait();
+  return at(memory_.staging, chunk).slice(0, 0, end - begin);
 }
 
-// `from` is the staging chunk that take_staging gave, or memory that stays as it is.
-void HostState::send_up(const Tensor& from, const Tensor& to) {
-  if (from.raw() == to.raw()) return;
+void HostState::send_up(int unit, std::int64_t begin, std::int64_t end, const Tensor& rounded) {
+  if (!shape_.copy_on_device(unit)) return;
+  const Tensor from = rounded ? rounded : at(memory_.masters, unit).slice(0, begin, end);
+  const Tensor to = at(memory_.shard_copies, unit).slice(0, begin, end);
   up_.copy(from.raw(), to.raw(), to.bytes());
-  if (memory_.staging.empty() ||
-      from.raw() != at(memory_.staging, static_cast<int>(next_staging_)).raw())
-    return;
+  if (!rounded) return;
   at(staged_, static_cast<int>(next_staging_)) = up_.mark();
   next_staging_ = (next_staging_ + 1) % memory_.staging.size();
+}
+
+void HostState::copy_on_stream(const Tensor& from, const Tensor& to) {
+  if constexpr (kWithCuda) {
+    if (context_.stream != nullptr) return copy_bytes(context_, from.raw(), to.raw(), to.bytes());
+  }
+  std::copy_n(static_cast<const char*>(from.raw()), to.bytes().n, static_cast<char*>(to.raw()));
 }
 
 }  // namespace k25::parallel

@@ -35,8 +35,8 @@ class HostState {
   /// Brings the shard in its compute dtype into `slice` of a gather buffer; returns the queue on
   /// which it is there.
   Queue fetch(int unit, const Tensor& slice);
-  /// On the device: done when all fetches so far are.
-  Work fetched() { return up_.mark(); }
+  /// Done when all fetches from host memory so far are.
+  Work fetched();
 
   void begin_step();
   /// What the stream holds now is the step's last addition to the unit's gradient.
@@ -64,8 +64,12 @@ class HostState {
   void run_updates();
   void update_on_host(int unit);
   void update_visiting(int unit, const ShardUpdate& update);
-  Tensor take_staging(std::int64_t n);
-  void send_up(const Tensor& from, const Tensor& to);
+  /// Where the host rounds a range of the unit's masters to: its place in the copy on the host, or
+  /// the next staging chunk. Absent when the copy is fp32.
+  Tensor take_rounded(int unit, std::int64_t begin, std::int64_t end);
+  /// Sends the range to a copy on the device; `rounded` is what take_rounded gave.
+  void send_up(int unit, std::int64_t begin, std::int64_t end, const Tensor& rounded);
+  void copy_on_stream(const Tensor& from, const Tensor& to);
   Work mark_compute() const;
 
   const ZeroShape& shape_;
