@@ -104,21 +104,7 @@ std::vector<std::string> AttentionEngines::to_strings() const {
 }
 
 void AttentionEngines::load(std::span<const std::string> entries) {
-  auto all = choices_;  // a refused list leaves the table as it was
-  for (const std::string& text : entries) {
-    AttentionEngineKey key;
-    AttentionEngineChoice choice;
-    if (!parse(text, key, choice)) {
-      fail(ErrorKind::kUsage, "stored attention engine '" + text +
-                                  "' is none this program writes; remove the entry, and one is "
-                                  "chosen anew");
-    }
-    if (!all.emplace(key, choice).second) {
-      fail(ErrorKind::kUsage, "stored attention engine '" + text +
-                                  "' is a second one for its shape; remove one of the two");
-    }
-  }
-  choices_.swap(all);
+  load_entries(entries, "attention engine", "shape", parse, choices_);
 }
 
 }  // namespace k25::kernels

@@ -4,8 +4,12 @@
 
 #include <charconv>
 #include <cstddef>
+#include <span>
+#include <string>
 #include <string_view>
 #include <system_error>
+
+#include "kernels/core/check.h"
 
 namespace k25 {
 
@@ -39,5 +43,28 @@ class EntryReader {
  private:
   std::string_view rest_;
 };
+
+/// Adds entries to a table of choices (a map). `parse(text, key, choice)` takes one apart. Throws
+/// kUsage naming an entry that it does not know or whose key is there already: "stored `what` ...
+/// is a second one for its `of`"; the table is as it was then.
+template <class Table, class Parse>
+void load_entries(std::span<const std::string> entries, const std::string& what,
+                  const std::string& of, const Parse& parse, Table& table) {
+  Table all = table;
+  for (const std::string& text : entries) {
+    typename Table::key_type key{};
+    typename Table::mapped_type choice{};
+    if (!parse(text, key, choice)) {
+      fail(ErrorKind::kUsage, "stored " + what + " '" + text +
+                                  "' is none this program writes; remove the entry, and one is "
+                                  "chosen anew");
+    }
+    if (!all.emplace(key, choice).second) {
+      fail(ErrorKind::kUsage, "stored " + what + " '" + text + "' is a second one for its " + of +
+                                  "; remove one of the two");
+    }
+  }
+  table.swap(all);
+}
 
 }  // namespace k25

@@ -84,21 +84,7 @@ std::vector<std::string> GemmAlgorithms::to_strings() const {
 }
 
 void GemmAlgorithms::load(std::span<const std::string> entries) {
-  auto all = algorithms_;  // a refused list leaves the table as it was
-  for (const std::string& text : entries) {
-    GemmAlgorithmKey key;
-    GemmAlgorithm algorithm;
-    if (!parse(text, key, algorithm)) {
-      fail(ErrorKind::kUsage, "stored GEMM algorithm '" + text +
-                                  "' is none this program writes; remove the entry, and one is "
-                                  "chosen anew");
-    }
-    if (!all.emplace(key, algorithm).second) {
-      fail(ErrorKind::kUsage, "stored GEMM algorithm '" + text +
-                                  "' is a second one for its product; remove one of the two");
-    }
-  }
-  algorithms_.swap(all);
+  load_entries(entries, "GEMM algorithm", "product", parse, algorithms_);
 }
 
 }  // namespace k25::kernels

@@ -150,8 +150,7 @@ void run_bench_step(const BenchArguments& arguments, const CommandContext& comma
   });
   Model& model = *made;
   parallel::ZeroOptions zero = resolve_zero(config, model, runtime.memory_budget());
-  zero.offload.threads = runtime.offload_threads(config);
-  zero.offload.cpus = runtime.offload_cpus();
+  runtime.place_update(config, zero.offload);
   const MemoryPlan plan = plan_memory(config, model, zero);
   require_fit(plan, runtime.memory_budget(), runtime.host_budget());
   parallel::ZeroStore store(runtime.mesh(), model.units(), zero, runtime.context(),

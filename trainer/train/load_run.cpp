@@ -138,8 +138,7 @@ LoadedRun load_folder(parallel::World& world, const std::string& folder,
                                           config.recompute);
     });
     parallel::ZeroOptions zero = resolve_zero(config, *run.model, run.runtime->memory_budget());
-    zero.offload.threads = run.runtime->offload_threads(config);
-    zero.offload.cpus = run.runtime->offload_cpus();
+    run.runtime->place_update(config, zero.offload);
     run.store = std::make_unique<parallel::ZeroStore>(
         run.runtime->mesh(), run.model->units(), zero, run.runtime->context(),
         run.runtime->allocator(), &run.runtime->host_allocator());

@@ -165,13 +165,11 @@ Bytes Runtime::memory_budget() const {
 
 Bytes Runtime::host_budget() const { return host_memory_budget(world_.local_size()); }
 
-int Runtime::offload_threads(const Config& config) const {
-  if (config.offload.threads > 0) return static_cast<int>(config.offload.threads);
-  return std::max(1, static_cast<int>(placement_.mine.cpus.size()));
-}
-
-std::vector<int> Runtime::offload_cpus() const {
-  return device_ == nullptr ? std::vector<int>{} : placement_.mine.cpus;
+void Runtime::place_update(const Config& config, parallel::OffloadOptions& offload) const {
+  const std::vector<int>& cpus = placement_.mine.cpus;
+  offload.threads = config.offload.threads > 0 ? config.offload.threads
+                                               : std::max(1, static_cast<int>(cpus.size()));
+  if (device_ != nullptr) offload.cpus = cpus;
 }
 
 std::vector<std::string> Runtime::placement_lines() const {

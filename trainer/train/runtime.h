@@ -15,6 +15,7 @@
 #include "kernels/gemm/gemm_algorithms.h"
 #include "parallel/mesh.h"
 #include "parallel/placement/place_ranks.h"
+#include "parallel/zero/zero_store.h"
 #include "trainer/config/config.h"
 #include "trainer/model/block.h"
 #include "trainer/train/plans.h"
@@ -46,10 +47,9 @@ class Runtime {
   Bytes memory_budget() const;
   /// What it may use beside, in host memory.
   Bytes host_budget() const;
-  /// Threads of an update on the host.
-  int offload_threads(const Config& config) const;
-  /// The CPUs to bind these to; empty: anywhere, as for a run without GPUs, which may not be alone.
-  std::vector<int> offload_cpus() const;
+  /// Gives an update on the host its threads, and the CPUs to bind them to: none on a run without
+  /// GPUs, which may not be alone.
+  void place_update(const Config& config, parallel::OffloadOptions& offload) const;
   /// One line for each host of a job on GPUs: where its ranks run.
   std::vector<std::string> placement_lines() const;
   /// Of the blocks of this run.

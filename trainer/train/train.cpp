@@ -162,8 +162,7 @@ void TrainRun::build() {
       .wait();
   zero.reshard_after = static_cast<parallel::ReshardAfter>(choice[0]);
   zero.reduce_after = static_cast<parallel::ReduceAfter>(choice[1]);
-  zero.offload.threads = runtime_.offload_threads(config_);
-  zero.offload.cpus = runtime_.offload_cpus();
+  runtime_.place_update(config_, zero.offload);
   collectively(runtime_.comm(), "allocate", [&] {
     memory_ = plan_memory(config_, *model_, zero);
     require_fit(memory_, runtime_.memory_budget(), runtime_.host_budget());
