@@ -160,7 +160,7 @@ class PlanTest(kt.K25Test):
         for text in (off, shown):  # the same five rows, whatever is configured
             for row in ("nothing", "optimizer", "optimizer, a third resident", "optimizer and params", "as configured"):
                 states, activations, buffers, planned = (float(c) for c in self.cells(text, f"offload {row}")[:4])
-                self.assertAlmostEqual(states + activations + buffers, planned, delta=0.002)
+                self.assertAlmostEqual(states + activations + buffers, planned, delta=0.0021)  # four roundings
 
     def test_several_nodes(self):
         changes = {"train.precision": "bf16", "train.batch": 16}
