@@ -40,13 +40,14 @@ void sync_folder(const std::filesystem::path& folder, ErrorKind kind) {
 }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view content,
-                           ErrorKind kind) {
+                           ErrorKind kind, const std::function<void()>& before_rename) {
   const auto temporary = temporary_beside(path);
   try {
     auto file = FileHandle::create(temporary, kind);
     file.write(0, std::as_bytes(std::span(content)));
     file.sync();
     file.close();
+    if (before_rename) before_rename();
     if (::rename(temporary.c_str(), path.c_str()) != 0) {
       fail_errno(kind, path, "replace", errno);
     }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -13,9 +14,10 @@
 namespace k25::data {
 
 /// Writes `content` to a temporary name beside `path`, fsyncs, renames, fsyncs the folder.
-/// Throws `kind` naming path and errno text; nothing is left behind then.
+/// Throws `kind` naming path and errno text; nothing is left behind then. `before_rename` has the
+/// last word: what it throws leaves the old file (the fsync before it may take long).
 void write_file_atomically(const std::filesystem::path& path, std::string_view content,
-                           ErrorKind kind);
+                           ErrorKind kind, const std::function<void()>& before_rename = {});
 
 /// The whole file, which must be a regular one of at most `most` bytes. Throws `kind` naming path
 /// and reason.

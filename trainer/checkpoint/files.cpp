@@ -151,8 +151,9 @@ std::string read_pointer(const fs::path& run_dir, const std::string& pointer) {
 }
 
 void write_pointer(const fs::path& run_dir, const std::string& pointer,
-                   const std::string& folder_name) {
-  data::write_file_atomically(run_dir / pointer, folder_name + "\n", ErrorKind::kCheckpoint);
+                   const std::string& folder_name, const std::function<void()>& before_rename) {
+  data::write_file_atomically(run_dir / pointer, folder_name + "\n", ErrorKind::kCheckpoint,
+                              before_rename);
 }
 
 void remove_whole(const fs::path& folder) { discard(folder, folder); }
@@ -162,7 +163,9 @@ void make_unfinished(const fs::path& folder) {
   const fs::path unfinished = folder.string() + ".tmp";
   fs::remove_all(unfinished, ignored);
   if (fs::exists(fs::symlink_status(unfinished))) discard(unfinished, folder);
-  fs::create_directories(unfinished);
+  // Folder by folder: a run directory that has just been moved away must not come back.
+  fs::create_directory(folder.parent_path());
+  fs::create_directory(unfinished);
 }
 
 std::string set_step_aside(const fs::path& folder) {

@@ -35,7 +35,7 @@ void require_regular_files(const std::filesystem::path& run_dir);
 /// What RUN/latest or RUN/best says: a folder's name, or "" when there is none.
 std::string read_pointer(const std::filesystem::path& run_dir, const std::string& pointer);
 void write_pointer(const std::filesystem::path& run_dir, const std::string& pointer,
-                   const std::string& folder_name);
+                   const std::string& folder_name, const std::function<void()>& before_rename = {});
 
 /// Readers see the whole folder or none: renamed first, then removed. What cannot be removed stays
 /// under the new name, which remove_leftovers() knows.

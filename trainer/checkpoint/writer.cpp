@@ -112,6 +112,8 @@ struct CheckpointWriter::Impl {
   void point_and_retain();
   void report_failure(ErrorKind kind, const std::string& message) const;
   void require_held() const;
+  void require_held_here() const;
+  void point(const char* pointer, std::int64_t step) const;
 };
 
 void CheckpointWriter::Impl::plan_parts() {
@@ -211,6 +213,7 @@ void CheckpointWriter::Impl::publish(const Manifest& manifest) const {
   }
   kill_at("before_rename");
   if (!is_root()) return;
+  require_held_here();
   with_file_errors([&] {
     const std::string aside = move_into_place(unfinished(), folder());
     if (aside.empty()) return;
@@ -222,9 +225,9 @@ void CheckpointWriter::Impl::publish(const Manifest& manifest) const {
 void CheckpointWriter::Impl::point_and_retain() {
   kill_at("after_rename_before_latest");
   if (!is_root()) return;
-  if (lock != nullptr) lock->require_held();  // syncing the folder may have taken a while
-  write_pointer(run_dir, "latest", step_folder_name(state.step));
-  if (best == state.step) write_pointer(run_dir, "best", step_folder_name(best));
+  point("latest", state.step);
+  if (best == state.step) point("best", best);
+  require_held_here();  // syncing the folder may have taken a while
   std::vector<std::string> stay;
   try {
     with_file_errors([&] { stay = retain(run_dir, state.step, config.keep, resumed_from); });
@@ -251,9 +254,16 @@ void CheckpointWriter::Impl::report_failure(ErrorKind kind, const std::string& m
 // Collective. A run directory that is ours no longer ends the run: a warning would not help, and
 // nothing of what stands there now may be touched.
 void CheckpointWriter::Impl::require_held() const {
-  collectively(mesh.world().comm(), "run directory", [&] {
-    if (lock != nullptr) lock->require_held();
-  });
+  collectively(mesh.world().comm(), "run directory", [&] { require_held_here(); });
+}
+
+// Of this rank alone, right before it writes: a collective may take longer than a rename.
+void CheckpointWriter::Impl::require_held_here() const {
+  if (lock != nullptr) lock->require_held();
+}
+
+void CheckpointWriter::Impl::point(const char* pointer, std::int64_t step) const {
+  write_pointer(run_dir, pointer, step_folder_name(step), [&] { require_held_here(); });
 }
 
 // Collective, once every rank has written.
@@ -332,6 +342,7 @@ void CheckpointWriter::Impl::save(const TrainState& now) {
   try {
     collectively(mesh.world().comm(), "checkpoint folder", [&] {
       if (!is_root()) return;
+      require_held_here();
       with_file_errors([&] { make_unfinished(folder()); });
     });
   } catch (const parallel::AgreedError& error) {
@@ -386,7 +397,7 @@ void CheckpointWriter::mark_best(std::int64_t step) {
   w.require_held();
   try {
     collectively(w.mesh.world().comm(), "best checkpoint", [&] {
-      if (w.is_root()) write_pointer(w.run_dir, "best", step_folder_name(step));
+      if (w.is_root()) w.point("best", step);
     });
   } catch (const parallel::AgreedError& error) {
     w.report_failure(error.kind(), error.what());

@@ -90,7 +90,7 @@ void OpenedFile::require_at_path(const std::filesystem::path& path) const {
 
 EventFile::EventFile(const std::filesystem::path& folder, std::int64_t resume_step) {
   std::error_code error;
-  std::filesystem::create_directories(folder, error);
+  std::filesystem::create_directory(folder, error);
   char host[128] = "host";
   gethostname(host, sizeof host - 1);
   const std::string stem =

@@ -88,10 +88,11 @@ void keep_plans(Runtime& runtime, const fs::path& run_dir, const RunLock* lock, 
   if (!runtime.is_root()) return;
   const fs::path path = run_dir / kName;
   try {
-    if (lock != nullptr) lock->require_held();
     const std::string text = plans_json(runtime.plans());
     if (is_there(path) && data::read_file(path, ErrorKind::kCheckpoint, kMost) == text) return;
-    data::write_file_atomically(path, text, ErrorKind::kCheckpoint);
+    data::write_file_atomically(path, text, ErrorKind::kCheckpoint, [&] {
+      if (lock != nullptr) lock->require_held();
+    });
   } catch (const Error& error) {
     fmt::print(stderr,
                "k25: warning: the kernels in use were not recorded: {}; a resumed run chooses them "

@@ -75,6 +75,22 @@ TEST(AtomicFile, NoSpaceKeepsTheOldFileAndLeavesNothing) {
   EXPECT_EQ(folder.entries(), 1);
 }
 
+TEST(AtomicFile, BeforeTheRenameTheCallerMayStillRefuse) {
+  const ScratchFolder folder;
+  write_file_atomically(folder / "x", "old", ErrorKind::kData);
+  expect_error(
+      ErrorKind::kCheckpoint,
+      [&] {
+        write_file_atomically(folder / "x", "new", ErrorKind::kCheckpoint, [&] {
+          EXPECT_EQ(folder.entries(), 2);
+          fail(ErrorKind::kCheckpoint, "not ours any longer");
+        });
+      },
+      "not ours any longer");
+  EXPECT_EQ(read_file(folder / "x", ErrorKind::kData), "old");
+  EXPECT_EQ(folder.entries(), 1);
+}
+
 TEST(AtomicFile, RenamesAFolderIntoPlace) {
   const ScratchFolder folder;
   std::filesystem::create_directory(folder / "a");
