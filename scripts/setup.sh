@@ -14,7 +14,7 @@ packages=(
   build-essential cmake ninja-build git pkg-config python3
   openmpi-bin libopenmpi-dev libhwloc-dev
   libhdf5-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libfmt-dev
-  libeigen3-dev libssl-dev libxxhash-dev libsentencepiece-dev
+  libeigen3-dev libssl-dev libxxhash-dev libsentencepiece-dev liburing-dev
   libgtest-dev
   gnuplot-nox
 )

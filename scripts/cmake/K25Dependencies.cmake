@@ -11,6 +11,7 @@ find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc>=2.1)
+pkg_check_modules(LIBURING IMPORTED_TARGET liburing>=2.2)  # without it: pread and pwrite on threads
 find_library(K25_SENTENCEPIECE sentencepiece REQUIRED)
 find_library(K25_SENTENCEPIECE_TRAIN sentencepiece_train REQUIRED)
 if(NOT TARGET yaml-cpp::yaml-cpp)  # yaml-cpp 0.7 exports the plain name
