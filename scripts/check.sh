@@ -35,15 +35,20 @@ for name in repo_files(pathlib.Path(".").resolve()):
 
 check_format() {
   ensure_tools || return 1
-  local wrong
-  wrong=$(sources | xargs -0 -r $tools/clang-format --dry-run --Werror 2>&1 |
-    sed -n 's/^\([^ :]*\):\([0-9]*\):.* error: .*/\1:\2: format/p' | sort -u -t: -k1,1)
-  if [ -n "$wrong" ]; then
+  local said wrong
+  if said=$(sources | xargs -0 -r $tools/clang-format --dry-run --Werror 2>&1); then
+    echo "format: ok"
+    return
+  fi
+  wrong=$(sed -n 's/^\([^ :]*\):\([0-9]*\):.* error: .*/\1:\2: format/p' <<<"$said" | sort -u -t: -k1,1)
+  if [ -z "$wrong" ]; then
+    echo "$said" | head -n 5
+    echo "format: clang-format does not run"
+  else
     echo "$wrong"
     echo "format: $(wc -l <<<"$wrong") files; scripts/check.sh --fix mends them"
-    return 1
   fi
-  echo "format: ok"
+  return 1
 }
 
 check_tidy() {

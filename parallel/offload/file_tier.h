@@ -46,7 +46,7 @@ class FileTier final : public Tier {
   void read(Bytes offset, std::span<std::byte> to, Done done) override;
   void write(Bytes offset, std::span<const std::byte> from, Done done) override;
 
-  std::string_view engine() const;          ///< "io_uring" or "threads"
+  std::string_view engine() const;            ///< "io_uring" or "threads"
   bool is_direct() const { return direct_; }  ///< past the page cache
 
  private:

@@ -96,8 +96,8 @@ void Mover::drop(int chunk) {
 void Mover::change(int chunk, ChunkState from, ChunkState to) {
   ChunkState& state = states_.at(static_cast<std::size_t>(chunk));
   if (state != from) {
-    fail(ErrorKind::kInternal, fmt::format("chunk {} is {}, expected {}", chunk, text_of(state),
-                                           text_of(from)));
+    fail(ErrorKind::kInternal,
+         fmt::format("chunk {} is {}, expected {}", chunk, text_of(state), text_of(from)));
   }
   state = to;
 }

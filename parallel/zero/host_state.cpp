@@ -27,6 +27,7 @@ HostState::HostState(Mesh& mesh, const ZeroShape& shape, const ZeroMemory& memor
       shape.offload.optimizer == Place::kHost;
   host_context_.isa = context.isa;
   if (!on_host) return;
+  if (memory.nvme_window) nvme_ = std::make_unique<NvmeMoments>(shape, memory.nvme_window);
   pool_ = std::make_unique<ThreadPool>(shape.offload.threads, shape.offload.cpus);
   host_context_.threads = pool_.get();
   thread_ = std::thread([this] { run_updates(); });
@@ -138,10 +139,24 @@ void HostState::settle(int unit) {
   at(units_, unit).ready.wait();
 }
 
+void HostState::wait_for_all() {
+  for (int u = 0; u < static_cast<int>(units_.size()); ++u) settle(u);
+}
+
+void HostState::read_moments(int unit, std::int64_t begin, std::span<float> m, std::span<float> v) {
+  wait_for_all();  // the thread uses the window
+  nvme_->read(unit, begin, m, v);
+}
+
+void HostState::write_moments(int unit, std::int64_t begin, std::span<const float> m,
+                              std::span<const float> v) {
+  wait_for_all();
+  nvme_->write(unit, begin, m, v);
+}
+
 void HostState::refresh() {
-  const int num_units = static_cast<int>(units_.size());
-  for (int u = 0; u < num_units; ++u) settle(u);  // all: the thread uses the staging too
-  for (int u = 0; u < num_units; ++u) {
+  wait_for_all();  // the thread uses the staging too
+  for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
     if (!holds(u)) continue;
     up_.follow(queue_of(context_));
     const std::int64_t n = at(shape_.layouts, u).shard_elems;
@@ -213,25 +228,24 @@ void HostState::update_on_host(int unit) {
     at(units_, unit).gradient.wait();
   }
   const UnitLayout& layout = at(shape_.layouts, unit);
-  for_each_trained_range(
-      layout, at(shard_begin_, unit), layout.shard_elems, kOffloadChunk,
-      [&](const ParameterSpec& parameter, std::int64_t begin, std::int64_t end) {
-        Tensor rounded;
-        {
-          const ScopedTimer timer(times.copy);
-          rounded = take_rounded(unit, begin, end);
-        }
-        {
-          const ScopedTimer timer(times.compute);
-          job_(host_context_, {.parameter = parameter,
-                               .master = at(memory_.masters, unit).slice(0, begin, end),
-                               .m = at(memory_.ms, unit).slice(0, begin, end),
-                               .v = at(memory_.vs, unit).slice(0, begin, end),
-                               .gradient = at(memory_.host_gradients, unit).slice(0, begin, end),
-                               .copy_out = rounded});
-        }
-        send_up(unit, begin, end, rounded);
-      });
+  const std::int64_t shard = at(shard_begin_, unit);
+  if (shape_.moments_on_nvme(unit)) {
+    nvme_->update(unit, times.copy, [&](const NvmeMoments::Chunk& chunk) {
+      for_each_trained_range(
+          layout, shard + chunk.begin, chunk.end - chunk.begin, kOffloadChunk,
+          [&](const ParameterSpec& parameter, std::int64_t begin, std::int64_t end) {
+            update_range(unit, parameter, chunk.begin + begin, chunk.begin + end,
+                         chunk.m.slice(0, begin, end), chunk.v.slice(0, begin, end), times);
+          });
+    });
+  } else {
+    for_each_trained_range(
+        layout, shard, layout.shard_elems, kOffloadChunk,
+        [&](const ParameterSpec& parameter, std::int64_t begin, std::int64_t end) {
+          update_range(unit, parameter, begin, end, at(memory_.ms, unit).slice(0, begin, end),
+                       at(memory_.vs, unit).slice(0, begin, end), times);
+        });
+  }
   Work ready = shape_.copy_on_device(unit) ? up_.mark() : Work{};
   {
     const std::lock_guard lock(mutex_);
@@ -241,6 +255,26 @@ void HostState::update_on_host(int unit) {
     times_.compute += times.compute;
   }
   changed_.notify_all();
+}
+
+void HostState::update_range(int unit, const ParameterSpec& parameter, std::int64_t begin,
+                             std::int64_t end, const Tensor& m, const Tensor& v,
+                             OffloadTimes& times) {
+  Tensor rounded;
+  {
+    const ScopedTimer timer(times.copy);
+    rounded = take_rounded(unit, begin, end);
+  }
+  {
+    const ScopedTimer timer(times.compute);
+    job_(host_context_, {.parameter = parameter,
+                         .master = at(memory_.masters, unit).slice(0, begin, end),
+                         .m = m,
+                         .v = v,
+                         .gradient = at(memory_.host_gradients, unit).slice(0, begin, end),
+                         .copy_out = rounded});
+  }
+  send_up(unit, begin, end, rounded);
 }
 
 Tensor HostState::take_rounded(int unit, std::int64_t begin, std::int64_t end) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "parallel/offload/copy_stream.h"
+#include "parallel/zero/nvme_moments.h"
 #include "parallel/zero/zero_memory.h"
 
 namespace k25::parallel {
@@ -47,10 +48,15 @@ class HostState {
   void update(const ShardUpdate& update);
   /// Blocks the host until masters and moments of the unit may be read and written there.
   void settle(int unit);
+  /// Of a unit whose moments are in a file; blocks until no update is under way.
+  void read_moments(int unit, std::int64_t begin, std::span<float> m, std::span<float> v);
+  void write_moments(int unit, std::int64_t begin, std::span<const float> m,
+                     std::span<const float> v);
   /// All masters were written: makes the shards' copies anew.
   void refresh();
 
   OffloadTimes take_times();
+  std::string nvme_text() const { return nvme_ == nullptr ? "" : nvme_->text(); }
 
  private:
   struct Unit {
@@ -61,8 +67,11 @@ class HostState {
   };
 
   void wait_for_update(int unit);
+  void wait_for_all();
   void run_updates();
   void update_on_host(int unit);
+  void update_range(int unit, const ParameterSpec& parameter, std::int64_t begin, std::int64_t end,
+                    const Tensor& m, const Tensor& v, OffloadTimes& times);
   void update_visiting(int unit, const ShardUpdate& update);
   /// Where the host rounds a range of the unit's masters to: its place in the copy on the host, or
   /// the next staging chunk. Absent when the copy is fp32.
@@ -81,6 +90,7 @@ class HostState {
   std::vector<std::int64_t> shard_begin_;
   Work last_download_;
 
+  std::unique_ptr<NvmeMoments> nvme_;
   std::unique_ptr<ThreadPool> pool_;
   Context host_context_;
   std::vector<Work> staged_;  ///< per staging chunk

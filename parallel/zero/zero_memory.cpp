@@ -6,6 +6,7 @@
 #include <set>
 
 #include "kernels/core/check.h"
+#include "parallel/offload/file_tier.h"
 #include "parallel/zero/zero_queue.h"
 
 namespace k25::parallel {
@@ -114,6 +115,34 @@ bool ZeroShape::updated_on_host(int unit) const {
   return masters_on_host(unit) && offload.optimizer == Place::kHost;
 }
 
+bool ZeroShape::moments_on_nvme(int unit) const {
+  return updated_on_host(unit) && !offload.nvme.empty() && trainable(at(layouts, unit));
+}
+
+// No larger than the largest shard: a small model moves little.
+std::int64_t ZeroShape::nvme_chunk() const {
+  std::int64_t largest = 0;
+  for (int u = 0; u < static_cast<int>(layouts.size()); ++u) {
+    if (moments_on_nvme(u)) largest = std::max(largest, at(layouts, u).shard_elems);
+  }
+  return std::min(kOffloadChunk,
+                  align_up(largest, FileTier::kGranule.n / dtype_bytes(DType::kFloat32)));
+}
+
+std::vector<std::int64_t> ZeroShape::nvme_chunks() const {
+  const std::int64_t chunk = nvme_chunk();
+  std::vector<std::int64_t> first{0};
+  for (int u = 0; u < static_cast<int>(layouts.size()); ++u) {
+    const std::int64_t n = moments_on_nvme(u) ? at(layouts, u).shard_elems : 0;
+    first.push_back(first.back() + (n > 0 ? (n + chunk - 1) / chunk : 0));
+  }
+  return first;
+}
+
+Bytes ZeroShape::nvme_bytes() const {
+  return bytes_of(Elems{nvme_chunks().back() * 2 * nvme_chunk()}, DType::kFloat32);
+}
+
 bool ZeroShape::copy_on_device(int unit) const {
   return masters_on_host(unit) && offload.params == Place::kDevice;
 }
@@ -176,7 +205,8 @@ ZeroPlan ZeroMemory::plan() const {
                    .moments = host_moments_.peak(),
                    .gradients = host_gradients_.peak(),
                    .shard_copies = host_copies_.peak(),
-                   .staging = staging_.peak()}};
+                   .staging = staging_.peak()},
+          .nvme = nvme_};
 }
 
 void ZeroMemory::carve(const ZeroShape& shape) {
@@ -184,6 +214,7 @@ void ZeroMemory::carve(const ZeroShape& shape) {
   carve_gathered(shape);
   carve_gradients(shape);
   carve_offload(shape);
+  carve_nvme(shape);
 }
 
 void ZeroMemory::carve_state(const ZeroShape& shape) {
@@ -194,8 +225,9 @@ void ZeroMemory::carve_state(const ZeroShape& shape) {
     Arena& of_masters = shape.masters_on_host(u) ? host_masters_ : whole ? replicated_ : masters_;
     Arena& of_moments = shape.updated_on_host(u) ? host_moments_ : whole ? replicated_ : moments_;
     masters.push_back(of_masters.take(DType::kFloat32, {n}));
-    ms.push_back(of_moments.take(DType::kFloat32, {n}));
-    vs.push_back(of_moments.take(DType::kFloat32, {n}));
+    const bool in_memory = !shape.moments_on_nvme(u);
+    ms.push_back(in_memory ? of_moments.take(DType::kFloat32, {n}) : Tensor{});
+    vs.push_back(in_memory ? of_moments.take(DType::kFloat32, {n}) : Tensor{});
     shard_gradients.push_back((whole ? replicated_ : shard_gradients_).take(DType::kFloat32, {n}));
   }
 }
@@ -276,6 +308,14 @@ void ZeroMemory::carve_offload(const ZeroShape& shape) {
     chunk = offload_scratch_.take(DType::kFloat32, {kOffloadChunk});
     chunk_copy = offload_scratch_.take(DType::kBFloat16, {kOffloadChunk});
   }
+}
+
+void ZeroMemory::carve_nvme(const ZeroShape& shape) {
+  const std::int64_t elems = shape.nvme_chunk();
+  if (elems == 0) return;
+  nvme_ = shape.nvme_bytes();
+  const std::int64_t room = FileTier::kGranule.n / dtype_bytes(DType::kFloat32);
+  nvme_window = staging_.take(DType::kFloat32, {kNvmeSlots * 2 * elems + room});
 }
 
 }  // namespace k25::parallel

@@ -12,6 +12,8 @@ namespace k25::parallel {
 /// Elements that an update on the host takes at a time: enough that starting its threads is cheap.
 inline constexpr std::int64_t kOffloadChunk = std::int64_t{1} << 22;
 inline constexpr int kStagingChunks = 8;
+/// Chunks of moments in memory at a time: one is updated, one leaves, two arrive.
+inline constexpr int kNvmeSlots = 4;
 
 /// What the options and the mesh mean for memory and for the order of calls.
 struct ZeroShape {
@@ -32,8 +34,13 @@ struct ZeroShape {
 
   bool masters_on_host(int unit) const;
   bool updated_on_host(int unit) const;  ///< with moments and gradients there
-  bool copy_on_device(int unit) const;   ///< of the shard, in the compute dtype
-  bool copy_on_host(int unit) const;     ///< likewise; the master itself when that dtype is fp32
+  bool moments_on_nvme(int unit) const;
+  std::int64_t nvme_chunk() const;  ///< elements of a chunk of moments: whole granules
+  /// Per unit the number of its first chunk in the file, and behind them the number of all.
+  std::vector<std::int64_t> nvme_chunks() const;
+  Bytes nvme_bytes() const;             ///< of all chunks, m and v
+  bool copy_on_device(int unit) const;  ///< of the shard, in the compute dtype
+  bool copy_on_host(int unit) const;    ///< likewise; the master itself when that dtype is fp32
 
   /// Read in place, from the master or from the shard's copy: nothing is gathered.
   bool resident(int unit) const;
@@ -49,7 +56,7 @@ struct ZeroMemory {
   ZeroMemory(const ZeroShape& shape, Allocator& allocator, Allocator* host);  ///< allocates
   ZeroPlan plan() const;
 
-  std::vector<Tensor> masters, ms, vs;
+  std::vector<Tensor> masters, ms, vs;  ///< ms and vs: absent where they are in a file
   std::vector<Tensor> shard_gradients;  ///< a replicated unit's: [padded]
   std::vector<Tensor> gathered;         ///< uint8, per pool buffer or per gathered unit
   std::vector<Tensor> gradients;        ///< fp32, per pool buffer
@@ -57,6 +64,7 @@ struct ZeroMemory {
   std::vector<Tensor> shard_copies;     ///< compute dtype, on the device or on the host
   std::vector<Tensor> host_gradients;   ///< fp32 [shard_elems]
   std::vector<Tensor> staging;          ///< host, bf16 [kOffloadChunk]
+  Tensor nvme_window;                   ///< host, room for kNvmeSlots chunks from a granule on
   Tensor chunk, chunk_copy;             ///< device, [kOffloadChunk] fp32 and bf16
   Tensor scratch;                       ///< fp32
   Tensor finite_marks;                  ///< int64, per reduction of a step
@@ -67,9 +75,11 @@ struct ZeroMemory {
   void carve_gathered(const ZeroShape& shape);
   void carve_gradients(const ZeroShape& shape);
   void carve_offload(const ZeroShape& shape);
+  void carve_nvme(const ZeroShape& shape);
 
   Arena masters_, moments_, shard_gradients_, gathered_, unit_gradients_, scratch_, replicated_;
   Arena shard_copies_, offload_scratch_;
+  Bytes nvme_;
   Arena host_masters_, host_moments_, host_gradients_, host_copies_, staging_;
 };
 

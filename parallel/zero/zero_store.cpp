@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "kernels/core/check.h"
+#include "kernels/core/host_access.h"
 #include "parallel/zero/gatherer.h"
 #include "parallel/zero/host_state.h"
 #include "parallel/zero/reducer.h"
@@ -51,6 +52,12 @@ class ZeroStore::Impl {
     return at(tensors, unit);
   }
 
+  Tensor moment(const std::vector<Tensor>& tensors, int unit) {
+    if (!shape.moments_on_nvme(unit)) return state(tensors, unit);
+    fail(ErrorKind::kInternal,
+         fmt::format("the moments of {} are in a file", at(shape.layouts, unit).name));
+  }
+
   const int shard;
   Context& context;
   const ReshardAfter reshard_after;
@@ -91,8 +98,34 @@ int ZeroStore::unit_index(const std::string& name) const {
 }
 
 Tensor ZeroStore::master(int unit) { return impl_->state(impl_->memory.masters, unit); }
-Tensor ZeroStore::m(int unit) { return impl_->state(impl_->memory.ms, unit); }
-Tensor ZeroStore::v(int unit) { return impl_->state(impl_->memory.vs, unit); }
+Tensor ZeroStore::m(int unit) { return impl_->moment(impl_->memory.ms, unit); }
+Tensor ZeroStore::v(int unit) { return impl_->moment(impl_->memory.vs, unit); }
+
+void ZeroStore::read_state(int unit, std::int64_t begin, const StateSpans<float>& to) {
+  const auto copy = [&](const Tensor& from, std::span<float> out) {
+    if (!out.empty())
+      read_to_host(impl_->context, from.slice(0, begin, begin + std::ssize(out)), out.data());
+  };
+  copy(master(unit), to.master);
+  if (to.m.empty()) return;
+  if (impl_->shape.moments_on_nvme(unit)) return impl_->host.read_moments(unit, begin, to.m, to.v);
+  copy(m(unit), to.m);
+  copy(v(unit), to.v);
+}
+
+void ZeroStore::write_state(int unit, std::int64_t begin, const StateSpans<const float>& from) {
+  const auto copy = [&](std::span<const float> in, const Tensor& to) {
+    if (!in.empty())
+      write_from_host(impl_->context, in.data(), to.slice(0, begin, begin + std::ssize(in)));
+  };
+  copy(from.master, master(unit));
+  if (from.m.empty()) return;
+  if (impl_->shape.moments_on_nvme(unit)) {
+    return impl_->host.write_moments(unit, begin, from.m, from.v);
+  }
+  copy(from.m, m(unit));
+  copy(from.v, v(unit));
+}
 
 Tensor ZeroStore::shard_gradient(int unit) {
   impl_->expect(Impl::Stage::kFinished, "shard_gradient");
@@ -188,6 +221,8 @@ void ZeroStore::invalidate() {
 double ZeroStore::take_wait_seconds() {
   return impl_->gatherer.take_wait_seconds() + impl_->reducer.take_wait_seconds();
 }
+
+std::string ZeroStore::nvme_text() const { return impl_->host.nvme_text(); }
 
 OffloadTimes ZeroStore::take_offload_times() { return impl_->host.take_times(); }
 

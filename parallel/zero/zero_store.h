@@ -47,6 +47,8 @@
 //                     Without optimizer: host the masters lie there too and visit the device for
 //                     the update.
 //   params: device    with optimizer: host, a copy of the shard in the compute dtype stays.
+//   nvme: FOLDER      with optimizer: host, the moments are in a file there and pass through host
+//                     memory a few chunks at a time, ahead of the update and behind it.
 //
 // The arithmetic is the same wherever it runs, so offload changes no bit.
 //
@@ -54,8 +56,10 @@
 // mesh.
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -75,9 +79,10 @@ enum class Place : std::uint8_t { kDevice, kHost };
 struct OffloadOptions {
   Place optimizer = Place::kDevice;
   Place params = Place::kDevice;
-  double resident = 0.0;  ///< share of the sharded state that stays on the device
-  int threads = 1;        ///< of the update on the host
-  std::vector<int> cpus;  ///< that these are bound to, one each; empty: anywhere
+  double resident = 0.0;       ///< share of the sharded state that stays on the device
+  int threads = 1;             ///< of the update on the host
+  std::vector<int> cpus;       ///< that these are bound to, one each; empty: anywhere
+  std::filesystem::path nvme;  ///< folder of a local disk for the moments updated on the host
   bool any() const { return optimizer == Place::kHost || params == Place::kHost; }
 };
 
@@ -106,6 +111,7 @@ struct ZeroPlan {
     Bytes total() const;
   };
   Host host;                  ///< of offloaded units
+  Bytes nvme;                 ///< of their moments, where offload.nvme is given
   Bytes total() const;        ///< on the device
   Bytes model_state() const;  ///< masters, moments, shard gradients and copies: falls as 1/W
 };
@@ -150,8 +156,16 @@ class ZeroStore {
 
   // State of this rank: [shard_elems] fp32 (a replicated unit: [padded]), wherever it lives.
   Tensor master(int unit);
-  Tensor m(int unit);
+  Tensor m(int unit);  ///< kInternal for moments in a file: read_state knows them too
   Tensor v(int unit);
+  /// Host memory of as many elements each, empty for what is not wanted; m and v come together.
+  template <class Float>
+  struct StateSpans {
+    std::span<Float> master, m, v;
+  };
+  /// Copies elements of this rank's state from `begin` on, wherever they live, and back. Blocks.
+  void read_state(int unit, std::int64_t begin, const StateSpans<float>& to);
+  void write_state(int unit, std::int64_t begin, const StateSpans<const float>& from);
   /// Valid between finish_gradients and end_step; a replicated unit's is whole on every rank.
   Tensor shard_gradient(int unit);
   /// First flat element of this rank's range in the unit; 0 for a replicated unit.
@@ -196,6 +210,8 @@ class ZeroStore {
 
   /// Seconds that acquire and finish_gradients spent waiting since the last call.
   double take_wait_seconds();
+  /// How moments in a file get there and back, for people; "" where none are in one.
+  std::string nvme_text() const;
   /// Of the updates on the host, since the last call.
   OffloadTimes take_offload_times();
 

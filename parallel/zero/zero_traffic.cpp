@@ -129,6 +129,7 @@ ZeroTraffic plan_traffic(const std::vector<UnitSpec>& units, const MeshShape& me
   const std::vector<std::int64_t> gathers = count_gathers(shape, options, micro_batch);
   const std::int64_t reductions = shape.in_place ? 0 : shape.micro_batches / shape.per_reduction;
   ZeroTraffic t;
+  t.nvme = shape.nvme_bytes();
   for (std::size_t u = 0; u < shape.layouts.size(); ++u) {
     const UnitLayout& unit = shape.layouts[u];
     const auto gather = [&](std::int64_t times, DType dtype) {

@@ -27,6 +27,7 @@ struct ZeroTraffic {
   Bytes reduced, reduce_wire, reduce_local;
   /// Of offloaded units: gradients and masters down, parameters and masters up.
   Bytes device_to_host, host_to_device;
+  Bytes nvme;          ///< moments read from a file, and as much is written back
   Bytes own_gathered;  ///< this rank's part of what is gathered, in the compute dtype
 };
 

@@ -9,6 +9,7 @@
 #include "kernels/core/update_math.h"
 #include "optim/adamw.h"
 #include "optim/statistics.h"
+#include "tests/data/scratch_folder.h"
 #include "tests/mpi_main.h"
 #include "tests/parallel/zero/toy.h"
 
@@ -103,18 +104,19 @@ struct Serial {
 void expect_equal_state(ZeroStore& store, Serial& serial) {
   for (const Oracle::Parameter& p : serial.oracle.parameters()) {
     const std::int64_t first = store.layout(p.unit).offsets[p.index] - store.shard_begin(p.unit);
+    const auto n = static_cast<std::size_t>(store.master(p.unit).numel());
+    std::vector<float> master(n), m(n), v(n);
+    store.read_state(p.unit, 0, {.master = master, .m = m, .v = v});
     const struct {
       const char* name;
-      Tensor shard;
+      const std::vector<float>& shard;
       const std::vector<float>& whole;
-    } all[] = {{"master", store.master(p.unit), p.master},
-               {"m", store.m(p.unit), p.m},
-               {"v", store.v(p.unit), p.v}};
+    } all[] = {{"master", master, p.master}, {"m", m, p.m}, {"v", v, p.v}};
     for (const auto& state : all) {
       for (std::size_t i = 0; i < state.whole.size(); ++i) {
         const std::int64_t at = first + static_cast<std::int64_t>(i);
-        if (at < 0 || at >= state.shard.numel()) continue;
-        ASSERT_EQ(std::bit_cast<std::uint32_t>(state.shard.data<float>()[at]),
+        if (at < 0 || at >= std::ssize(state.shard)) continue;
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(state.shard[static_cast<std::size_t>(at)]),
                   std::bit_cast<std::uint32_t>(state.whole[i]))
             << state.name << " of " << p.spec->name << "[" << i << "]";
       }
@@ -167,7 +169,8 @@ struct Sharded {
 
 std::string describe(const parallel::OffloadOptions& o) {
   const auto place = [](Place p) { return std::string(p == Place::kHost ? "host" : "device"); };
-  return place(o.optimizer) + " " + place(o.params) + " " + std::to_string(o.resident);
+  return place(o.optimizer) + " " + place(o.params) + " " + std::to_string(o.resident) + " " +
+         o.nvme.string();
 }
 
 void train(const MeshShape& shape, const ZeroOptions& options) {
@@ -239,6 +242,21 @@ TEST(TrainingMpi, OffloadDoesNotChangeTheBits) {
                    .optimizer = optimizer, .params = params, .resident = resident, .threads = 2}});
       }
     }
+  }
+}
+
+TEST(TrainingMpi, MomentsInAFileDoNotChangeTheBits) {
+  const data::ScratchFolder folder;
+  for (const Place params : {Place::kDevice, Place::kHost}) {
+    train({.shard = test_world().size()}, {.open_gradients = 1,
+                                           .slots = 12,
+                                           .compute = DType::kBFloat16,
+                                           .offload = {.optimizer = Place::kHost,
+                                                       .params = params,
+                                                       .resident = 0.2,
+                                                       .threads = 2,
+                                                       .nvme = folder.path()}});
+    EXPECT_EQ(folder.entries(), 0);
   }
 }
 

@@ -157,6 +157,14 @@ class PlanTest(kt.K25Test):
         self.assertEqual(int(self.cells(shown, "offload, device to host, bytes")[0]), int(on_host))
         self.assertEqual(int(self.cells(shown, "offload, host to device, bytes")[0]), int(on_host) // 2)
         self.assertIn("no prediction: an offloaded update", shown)
+        self.assertNotIn("from the disk", shown)
+        on_disk = self.assert_ok(self.plan("--gpus", 2, "--gpu", "h200", changes={
+            **changes, "offload.optimizer": "host", "offload.nvme": str(self.folder)})).stdout
+        self.assertEqual([int(c) for c in self.cells(on_disk, "moments")[:2]], [0, 0])
+        # Whole chunks of m and v: a little more than the moments themselves.
+        moved = int(self.cells(on_disk, "offload, from the disk and back, bytes")[0])
+        self.assertGreaterEqual(moved, 2 * int(on_host))
+        self.assertEqual(moved % 8192, 0)
         for text in (off, shown):  # the same five rows, whatever is configured
             for row in ("nothing", "optimizer", "optimizer, a third resident", "optimizer and params", "as configured"):
                 states, activations, buffers, planned = (float(c) for c in self.cells(text, f"offload {row}")[:4])

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "data/io/h5_layout.h"
-#include "kernels/core/host_access.h"
 #include "kernels/core/philox.h"
 #include "trainer/checkpoint/checkpoint.h"
 
@@ -17,6 +16,8 @@ std::uint64_t mix(std::uint64_t x) {  // the finaliser of SplitMix64
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
   return x ^ (x >> 31);
 }
+
+constexpr std::int64_t kPiece = std::int64_t{1} << 22;  // elements in memory at a time
 
 std::string combine(const TensorDigests& d) { return data::sha256_hex(d.master + d.m + d.v); }
 
@@ -63,18 +64,14 @@ TensorDigests digest_store(parallel::Mesh& mesh, parallel::ZeroStore& store) {
     const parallel::ZeroStore::Range owned = store.owned(u);
     const std::int64_t begin = store.shard_begin(u) + owned.begin;
     const std::int64_t length = std::clamp<std::int64_t>(layout.numel - begin, 0, owned.length);
-    const Tensor tensors[] = {store.master(u), store.m(u), store.v(u)};
-    for (int t = 0; t < 3; ++t) {
-      if (length == 0) continue;
-      const Tensor range = tensors[t].slice(0, owned.begin, owned.begin + length);
-      std::vector<float> copy;  // of a GPU's tensor
-      const float* values = static_cast<const float*>(range.raw());
-      if (range.device() != Device::kCpu) {
-        copy.resize(static_cast<std::size_t>(length));
-        read_to_host(store.context(), range, copy.data());
-        values = copy.data();
+    std::vector<float> copies[3];
+    for (std::int64_t at = 0; at < length; at += kPiece) {
+      const std::int64_t n = std::min(kPiece, length - at);
+      for (std::vector<float>& copy : copies) copy.resize(static_cast<std::size_t>(n));
+      store.read_state(u, owned.begin + at, {.master = copies[0], .m = copies[1], .v = copies[2]});
+      for (int t = 0; t < 3; ++t) {
+        sums.add(static_cast<std::size_t>(u), layout.name, t, begin + at, copies[t].data(), n);
       }
-      sums.add(static_cast<std::size_t>(u), layout.name, t, begin, values, length);
     }
   }
   sums.add_ranks(mesh.shard_comm());

@@ -7,7 +7,6 @@
 #include <set>
 
 #include "data/io/h5_layout.h"
-#include "kernels/core/host_access.h"
 #include "parallel/comm/agree.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/digest.h"
@@ -79,6 +78,8 @@ void require_digest(const std::filesystem::path& folder, const char* tensor,
        fmt::format("{}: the digest of tensor '{}' after loading is {}, the manifest says {}",
                    folder.string(), tensor, actual, expected));
 }
+
+constexpr std::int64_t kAtOnce = std::int64_t{1} << 22;  // elements in memory at a time
 
 class Loader {
  public:
@@ -159,16 +160,18 @@ class Loader {
   }
 
   void copy(const Piece& piece) {
-    const Tensor targets[] = {store_.master(piece.unit), store_.m(piece.unit),
-                              store_.v(piece.unit)};
-    for (int t = 0; t < tensors_; ++t) {
-      const data::H5File& file = files_.at(piece.range.file);
-      std::vector<float> values(static_cast<std::size_t>(piece.length));
-      file.read_values(
-          file.dataset(dataset_name(piece.source->name, kTensorNames[t]), data::H5Type::kF32),
-          piece.begin - piece.range.begin, std::span(values));
-      const std::int64_t at = piece.begin - store_.shard_begin(piece.unit);
-      write_from_host(store_.context(), values.data(), targets[t].slice(0, at, at + piece.length));
+    const data::H5File& file = files_.at(piece.range.file);
+    std::vector<float> values[3];
+    for (std::int64_t done = 0; done < piece.length; done += kAtOnce) {
+      const std::int64_t begin = piece.begin + done;
+      for (int t = 0; t < tensors_; ++t) {
+        values[t].resize(static_cast<std::size_t>(std::min(kAtOnce, piece.length - done)));
+        file.read_values(
+            file.dataset(dataset_name(piece.source->name, kTensorNames[t]), data::H5Type::kF32),
+            begin - piece.range.begin, std::span(values[t]));
+      }
+      store_.write_state(piece.unit, begin - store_.shard_begin(piece.unit),
+                         {.master = values[0], .m = values[1], .v = values[2]});
     }
   }
 

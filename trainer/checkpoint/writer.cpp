@@ -15,7 +15,6 @@
 
 #include "data/io/atomic_file.h"
 #include "data/io/h5_layout.h"
-#include "kernels/core/host_access.h"
 #include "kernels/core/stopwatch.h"
 #include "parallel/comm/agree.h"
 #include "trainer/checkpoint/checkpoint.h"
@@ -131,12 +130,10 @@ void CheckpointWriter::Impl::plan_parts() {
 void CheckpointWriter::Impl::take_snapshot() {
   auto* to = static_cast<float*>(snapshot.data());
   for (const Part& part : parts) {
-    const Tensor tensors[] = {store.master(part.unit), store.m(part.unit), store.v(part.unit)};
-    for (int t = 0; t < 3; ++t) {
-      if (part.length == 0) continue;
-      read_to_host(store.context(), tensors[t].slice(0, part.local, part.local + part.length),
-                   to + part.at + t * part.length);
-    }
+    const auto n = static_cast<std::size_t>(part.length);
+    float* const first = to + part.at;
+    store.read_state(part.unit, part.local,
+                     {.master = {first, n}, .m = {first + n, n}, .v = {first + 2 * n, n}});
   }
 }
 

@@ -82,7 +82,8 @@ struct ZeroConfig {
 struct OffloadConfig {
   parallel::Place optimizer = parallel::Place::kDevice, params = parallel::Place::kDevice;
   double resident = 0.0;
-  int threads = 0;  ///< 0: auto
+  int threads = 0;   ///< 0: auto
+  std::string nvme;  ///< "" when null
 };
 
 /// Layers count from 1 here, as the bands of a recipe do; both ends belong to the range.

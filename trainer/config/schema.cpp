@@ -213,6 +213,9 @@ std::vector<Key> offload_keys() {
           "CPU threads of a rank's update; auto: the cores near its GPU that fall to it, less two "
           "for the step",
           [](Config& c) -> auto& { return c.offload.threads; }, 0, 1, 4096),
+      text("offload.nvme", "null",
+           "folder of a local disk for the moments that the CPU updates; null: they are in memory",
+           [](Config& c) -> auto& { return c.offload.nvme; }),
   };
 }
 

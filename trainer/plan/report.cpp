@@ -255,6 +255,10 @@ std::string report_traffic(const PlanReport& report) {
     bytes("offload, device to host", [](const StepWork& w) { return w.traffic.device_to_host; });
     bytes("offload, host to device", [](const StepWork& w) { return w.traffic.host_to_device; });
   }
+  const auto on_disk = [](const CardPlan& plan) { return !plan.zero.offload.nvme.empty(); };
+  if (std::any_of(report.plans.begin(), report.plans.end(), on_disk)) {
+    bytes("offload, from the disk and back", [](const StepWork& w) { return w.traffic.nvme; });
+  }
   if (report.planner.cluster().nodes() > 1) {
     bytes("  through its network card",
           [](const StepWork& w) { return Bytes{w.gather_network.n + w.reduce_network.n}; });

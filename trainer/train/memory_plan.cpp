@@ -105,6 +105,7 @@ std::vector<std::string> MemoryPlan::lines() const {
     if (part.host.n > 0) lines.push_back(row(part.name + ", host", part.host));
   }
   if (host().n > 0) lines.push_back(row("total, host", host()));
+  if (zero.nvme.n > 0) lines.push_back(row("moments, disk", zero.nvme));
   return lines;
 }
 
@@ -130,7 +131,8 @@ parallel::ZeroOptions resolve_zero(const Config& config, const Model& model, Byt
                                 .offload = {.optimizer = config.offload.optimizer,
                                             .params = config.offload.params,
                                             .resident = config.offload.resident,
-                                            .threads = std::max(1, config.offload.threads)}};
+                                            .threads = std::max(1, config.offload.threads),
+                                            .nvme = config.offload.nvme}};
   // Ordered by traffic, least first.
   for (const ReshardAfter reshard :
        {ReshardAfter::kStep, ReshardAfter::kMicroBatch, ReshardAfter::kForward}) {

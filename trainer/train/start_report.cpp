@@ -8,7 +8,7 @@ namespace k25::trainer {
 
 std::vector<std::string> start_report(Runtime& runtime, const Config& config, const Model& model,
                                       const data::Corpus& corpus, const data::Split& split,
-                                      const MemoryPlan& memory) {
+                                      const MemoryPlan& memory, const parallel::ZeroStore& store) {
   std::vector<std::string> lines = {
       fmt::format("model: {} parameters in {} layers; {} {}; batch {} = micro_batch {} x "
                   "accumulation {} x {} data ranks; precision {}; reduce.slots {}",
@@ -22,6 +22,10 @@ std::vector<std::string> start_report(Runtime& runtime, const Config& config, co
                   memory.total().n, runtime.allocator().live().n),
       runtime.fingerprint()};
   for (std::string& line : runtime.placement_lines()) lines.push_back(std::move(line));
+  if (const std::string how = store.nvme_text(); !how.empty()) {
+    lines.push_back(fmt::format("offload.nvme: {}: {} bytes of moments a rank, {}",
+                                config.offload.nvme, memory.zero.nvme.n, how));
+  }
   if (split.validation.empty()) lines.emplace_back("warning: no validation data (data.validation)");
   return lines;
 }

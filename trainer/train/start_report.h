@@ -13,6 +13,6 @@ namespace k25::trainer {
 
 std::vector<std::string> start_report(Runtime& runtime, const Config& config, const Model& model,
                                       const data::Corpus& corpus, const data::Split& split,
-                                      const MemoryPlan& memory);
+                                      const MemoryPlan& memory, const parallel::ZeroStore& store);
 
 }  // namespace k25::trainer

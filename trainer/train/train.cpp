@@ -242,7 +242,7 @@ void TrainRun::report_start() {
     if (runtime_.is_root()) fmt::print(stderr, "k25: warning: {}\n", warning);
   }
   for (const std::string& line :
-       start_report(runtime_, config_, *model_, *corpus_, split_, memory_)) {
+       start_report(runtime_, config_, *model_, *corpus_, split_, memory_, *store_)) {
     note(line);
   }
   if (resume_target_) {

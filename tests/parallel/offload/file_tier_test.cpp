@@ -38,7 +38,8 @@ std::optional<Error> outcome(const Call& call) {
 class FileTierTest : public testing::TestWithParam<FileEngineKind> {
  protected:
   FileTierOptions options(std::int64_t granules) const {
-    return {.folder = folder_.path(), .size = Bytes{granules * kG}, .engine = GetParam(), .depth = 4};
+    return {
+        .folder = folder_.path(), .size = Bytes{granules * kG}, .engine = GetParam(), .depth = 4};
   }
   ScratchFolder folder_;
 };
@@ -88,8 +89,7 @@ TEST_P(FileTierTest, RefusesWhatIsNotInsideItOrNotWhole) {
   FileTier tier(options(4));
   const Granules memory(5);
   const auto refused = [&](std::int64_t offset, std::span<std::byte> to) {
-    expect_error(
-        ErrorKind::kInternal, [&] { tier.read(Bytes{offset}, to, {}); }, "not inside it");
+    expect_error(ErrorKind::kInternal, [&] { tier.read(Bytes{offset}, to, {}); }, "not inside it");
     expect_error(
         ErrorKind::kInternal, [&] { tier.write(Bytes{offset}, to, {}); },
         std::to_string(offset) + " of a tier of 16384");
@@ -143,9 +143,8 @@ bool has_uring() {
   return tier.engine() == "io_uring";
 }
 // A container may forbid io_uring; then no ring is what must come out.
-INSTANTIATE_TEST_SUITE_P(Best, FileTierTest, testing::Values(FileEngineKind::kAuto), [](auto&) {
-  return "best";
-});
+INSTANTIATE_TEST_SUITE_P(Best, FileTierTest, testing::Values(FileEngineKind::kAuto),
+                         [](auto&) { return "best"; });
 
 TEST(FileTier, AskingForIoUringGivesItOrSaysThatThereIsNone) {
   const ScratchFolder folder;

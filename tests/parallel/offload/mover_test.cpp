@@ -93,8 +93,7 @@ TEST(Mover, RefusesMovesFromTheWrongState) {
   Bench b;
   expect_error(
       ErrorKind::kInternal, [&] { b.mover.leave(0, b.memory); }, "chunk 0 is away, expected here");
-  expect_error(
-      ErrorKind::kInternal, [&] { b.mover.drop(0); }, "chunk 0 is away, expected here");
+  expect_error(ErrorKind::kInternal, [&] { b.mover.drop(0); }, "chunk 0 is away, expected here");
   b.mover.arrive(0, b.memory);
   expect_error(
       ErrorKind::kInternal, [&] { b.mover.arrive(0, b.memory); },
@@ -103,12 +102,10 @@ TEST(Mover, RefusesMovesFromTheWrongState) {
   expect_error(
       ErrorKind::kInternal, [&] { b.mover.arrive(0, b.memory); }, "chunk 0 is here, expected away");
   b.mover.leave(0, b.memory);
-  expect_error(
-      ErrorKind::kInternal, [&] { b.mover.drop(0); }, "chunk 0 is leaving, expected here");
+  expect_error(ErrorKind::kInternal, [&] { b.mover.drop(0); }, "chunk 0 is leaving, expected here");
   b.tier.end_one();
   std::vector<std::byte> small(3);
-  expect_error(
-      ErrorKind::kUsage, [&] { b.mover.arrive(0, small); }, "memory of one chunk");
+  expect_error(ErrorKind::kUsage, [&] { b.mover.arrive(0, small); }, "memory of one chunk");
   EXPECT_EQ(b.mover.state(0), ChunkState::kAway);
 }
 

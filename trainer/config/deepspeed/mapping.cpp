@@ -247,6 +247,12 @@ void map_zero(DsImporter& in) {
          number == 3 ? "" : "optimizer state and gradients stay sharded");
 }
 
+void map_nvme(DsImporter& in, const std::string& device, const std::string& folder) {
+  if (!in.has(folder)) return in.refuse(device, "nvme needs nvme_path, the folder on the disk");
+  in.set("offload.optimizer", "host", device, "the moments go to the disk, the masters do not");
+  in.copy(folder, "offload.nvme");
+}
+
 // Where a device or an old flag puts the state; `old` names the flags.
 void map_device(DsImporter& in, const std::string& section, const std::string& key,
                 const std::vector<std::string>& old) {
@@ -264,6 +270,8 @@ void map_device(DsImporter& in, const std::string& section, const std::string& k
   if (device == nullptr) return;
   if (device->scalar == "none" || device->scalar == "cpu") {
     in.set(key, device->scalar == "cpu" ? "host" : "device", path);
+  } else if (device->scalar == "nvme" && key == "offload.optimizer") {
+    map_nvme(in, path, "zero_optimization." + section + ".nvme_path");
   } else if (device->scalar == "nvme") {
     in.refuse(path, "k25 offloads to host memory, not to NVMe; write cpu");
   } else {
@@ -273,6 +281,10 @@ void map_device(DsImporter& in, const std::string& section, const std::string& k
 
 void map_offload(DsImporter& in) {
   map_device(in, "offload_optimizer", "offload.optimizer", {"cpu_offload"});
+  const std::string folder = "zero_optimization.offload_optimizer.nvme_path";
+  if (in.value(folder) != nullptr && in.made("offload.nvme").empty()) {
+    in.no_effect(folder, "the optimizer is not on NVMe");
+  }
   map_device(in, "offload_param", "offload.params", {"cpu_offload_param", "cpu_offload_params"});
   const std::string path = "zero_optimization.offload_optimizer.ratio";
   const YamlNode* ratio = in.value(path);

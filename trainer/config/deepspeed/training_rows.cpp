@@ -10,7 +10,8 @@ constexpr const char* kNoOther = "a parameter of another optimizer than AdamW";
 constexpr const char* kNoOtherSchedule = "a parameter of a schedule that k25 does not have";
 constexpr const char* kUnits = "k25 gathers and reduces unit by unit (a layer); see zero.prefetch";
 constexpr const char* kPool = "k25 has one pinned pool, sized from the plan";
-constexpr const char* kNvme = "a detail of NVMe offload, which k25 does not have";
+constexpr const char* kNvme =
+    "a detail of DeepSpeed's way to NVMe; k25 reads ahead and writes behind, see offload.nvme";
 constexpr const char* kOneModule = "k25's models are fixed; there are no modules to hook";
 
 constexpr DsRow kRows[] = {
@@ -154,13 +155,15 @@ constexpr DsRow kRows[] = {
     {"zero_optimization.offload_param", "buffer_count buffer_size", kNumber, kNoEffect, "", kPool},
     {"zero_optimization.offload_param", "nvme_path max_in_cpu", kAny, kNoEffect, "", kNvme},
     {"zero_optimization.offload_optimizer", "device", kText, kMapped, "offload.optimizer",
-     "none: device, cpu: host; nvme is refused"},
+     "none: device, cpu: host, nvme: host with offload.nvme"},
+    {"zero_optimization.offload_optimizer", "nvme_path", kText, kMapped, "offload.nvme",
+     "the same folder, for the moments; the masters stay in host memory"},
     {"zero_optimization.offload_optimizer", "ratio", kNumber, kMapped, "offload.resident",
      "1 - ratio: the share that stays on the GPU"},
     {"zero_optimization.offload_optimizer", "pin_memory", kBool, kNoEffect, "", kPool},
     {"zero_optimization.offload_optimizer", "buffer_count", kNumber, kNoEffect, "", kPool},
-    {"zero_optimization.offload_optimizer", "nvme_path fast_init pipeline_read pipeline_write",
-     kAny, kNoEffect, "", kNvme},
+    {"zero_optimization.offload_optimizer", "fast_init pipeline_read pipeline_write", kAny,
+     kNoEffect, "", kNvme},
     {"zero_optimization.offload_optimizer", "super_offload", kBool, kRefused, "false",
      "its updates run ahead of the gradient norm and are rolled back; k25 updates once"},
     {"zero_optimization.offload_optimizer", "cpuadam_cores_perc", kNumber, kNoEffect, "",

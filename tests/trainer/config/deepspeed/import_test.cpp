@@ -285,6 +285,16 @@ TEST(DeepSpeedImport, ZeroAndOffload) {
   EXPECT_EQ(only_problem(zero("\"offload_param\": {\"device\": \"nvme\"}")),
             "ds.json:2:41: zero_optimization.offload_param.device: k25 offloads to host memory, "
             "not to NVMe; write cpu");
+  values =
+      values_of(zero("\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/scratch\"}"));
+  EXPECT_EQ(values.at("offload.optimizer"), "host");
+  EXPECT_EQ(values.at("offload.nvme"), "/scratch");
+  EXPECT_EQ(only_problem(zero("\"offload_optimizer\": {\"device\": \"nvme\"}")),
+            "ds.json:2:45: zero_optimization.offload_optimizer.device: nvme needs nvme_path, the "
+            "folder on the disk");
+  values =
+      values_of(zero("\"offload_optimizer\": {\"device\": \"cpu\", \"nvme_path\": \"/scratch\"}"));
+  EXPECT_EQ(values.count("offload.nvme"), 0);
   EXPECT_EQ(only_problem(zero("\"zero_hpz_partition_size\": 8")),
             "ds.json:2:23: zero_optimization.zero_hpz_partition_size: ZeRO++: k25 keeps no second "
             "copy of the parameters within a node");
