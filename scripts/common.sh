@@ -1,4 +1,4 @@
-# Sourced by quickstart.sh and test.sh: how a build is configured, and what mpirun needs here.
+# Sourced by quickstart.sh, test.sh and the scripts of bench/: how a build is configured, and what mpirun needs here.
 # shellcheck shell=bash
 
 if [ "$(uname -m)" != x86_64 ]; then

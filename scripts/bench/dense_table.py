@@ -5,23 +5,17 @@ Reads the line of `k25 bench step` and the JSON lines of scripts/bench/dense_tor
 without a GPU count of K25's is compared by tokens/s a GPU all the same. Ratio: tokens/s a GPU of K25 over the peer's.
 """
 import json
-import re
 import sys
 
-STEP = re.compile(r"^step ranks=(\d+) ")
-
-
-def refuse(what):
-    print(f"dense_table: {what}", file=sys.stderr)
-    sys.exit(1)
+from bench_lines import numbered_lines, positive, read_line, refuse, words
 
 
 def row(name, note, gpus, tokens, ms, gib):
-    return {"name": name, "note": note, "gpus": gpus, "ms": ms, "rate": tokens / ms * 1e3 / gpus, "gib": gib}
+    return {"name": name, "note": note, "gpus": gpus, "ms": positive(ms), "rate": tokens / ms * 1e3 / gpus, "gib": gib}
 
 
 def own_row(line):
-    values = dict(word.split("=", 1) for word in line.split()[1:])
+    values = words(line)
     return row("K25", "fp32 masters and moments", int(values["ranks"]), float(values["tokens"]),
                float(values["median_ms"]), float(values["mem_gib"]))
 
@@ -31,16 +25,13 @@ def peer_row(line):
     return row(v["name"], v["note"], v["gpus"], v["tokens"], v["ms"], v["peak_gib"])
 
 
-def read(lines, where):
+def read(paths):
     rows = []
-    for number, line in enumerate(lines, 1):
-        try:
-            if STEP.match(line):
-                rows.append(own_row(line))
-            elif line.startswith('{"name"'):
-                rows.append(peer_row(line))
-        except (KeyError, ValueError, TypeError, ZeroDivisionError) as error:
-            refuse(f"{where}:{number}: cannot be read ({error!r}): {line.strip()[:80]}")
+    for where, line in numbered_lines(paths):
+        if line.startswith("step ranks="):
+            rows.append(read_line(where, line, own_row))
+        elif line.startswith('{"name"'):
+            rows.append(read_line(where, line, peer_row))
     return rows
 
 
@@ -62,13 +53,7 @@ def main():
     if len(sys.argv) < 2:
         print(__doc__, file=sys.stderr)
         sys.exit(2)
-    rows = []
-    for name in sys.argv[1:]:
-        try:
-            with open(name, encoding="utf-8") as file:
-                rows += read(file, name)
-        except OSError as error:
-            refuse(f"{name}: {error.strerror}")
+    rows = read(sys.argv[1:])
     print(table(rows), end="")
 
 

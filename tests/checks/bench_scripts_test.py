@@ -1,15 +1,10 @@
 """scripts/bench: the table of K25 and its peers, and what the scripts say where something is missing."""
 import json
 import os
-import pathlib
-import shutil
-import subprocess
 import sys
-import tempfile
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BENCH = ROOT / "scripts" / "bench"
+from bench_case import BENCH, ROOT, BenchScriptTest
 
 K25_LINE = ("step ranks=2 tokens=65536 median_ms=555.80 min_ms=550.00 max_ms=560.00 tok/s=117913 gflop/s=1043.0 "
             "gemm_ceiling_gflop/s=1400.0 floor_ms=415.00 floor/median=0.747 mem_gib=61.500")
@@ -18,24 +13,6 @@ K25_LINE = ("step ranks=2 tokens=65536 median_ms=555.80 min_ms=550.00 max_ms=560
 def peer(name, gpus, tokens, ms, gib):
     return json.dumps({"name": name, "note": "bf16 weights and moments", "gpus": gpus, "tokens": tokens, "ms": ms,
                        "min_ms": ms, "max_ms": ms, "peak_gib": gib, "device": "NVIDIA H200", "torch": "2.11.0"})
-
-
-class BenchScriptTest(unittest.TestCase):
-    def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="k25 bench-"))
-        self.addCleanup(shutil.rmtree, self.folder)
-
-    def run_it(self, *command, **environment):
-        env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment}
-        done = subprocess.run([str(c) for c in command], env=env, capture_output=True, text=True, check=False,
-                              stdin=subprocess.DEVNULL)
-        return done.returncode, done.stdout, done.stderr
-
-    def program(self, name, body):
-        path = self.folder / name
-        path.write_text(f"#!/usr/bin/env bash\n{body}\n")
-        path.chmod(0o755)
-        return path
 
 
 class TableTest(BenchScriptTest):
@@ -79,7 +56,7 @@ class DenseTest(BenchScriptTest):
     def setUp(self):
         super().setUp()
         self.k25 = self.program("k25", f'echo "k25 $*" >>"{self.folder}/calls"\necho "{K25_LINE}"')
-        self.program("mpirun", f'echo "mpirun $*" >>"{self.folder}/calls"\nshift 4\nexec "$@"')
+        self.stub_mpirun()
         results = {mode: self.folder / f"{mode}.json" for mode in ("eager", "compile", "fsdp2")}
         for (mode, path), name in zip(results.items(), ("PyTorch eager", "torch.compile", "FSDP2")):
             path.write_text(peer(name, 1, 32768, 600.0, 50.0) + "\n")
@@ -96,9 +73,6 @@ esac""")
     def dense(self, *args):
         return self.run_it("bash", BENCH / "dense.sh", "--k25", self.k25, "--python", self.python, *args,
                            PATH=f"{self.folder}:{os.environ['PATH']}")
-
-    def calls(self):
-        return (self.folder / "calls").read_text().splitlines()
 
     def test_one_gpu(self):
         code, shown, said = self.dense("--steps", "5", "--out", self.folder / "kept")
@@ -125,11 +99,18 @@ esac""")
         self.assertEqual(len([line for line in shown.splitlines()[-3:] if "moments" in line]), 3)
         self.assertNotIn("torch.compile  ", shown)
 
+    def test_k25_that_fails_ends_it(self):
+        self.program("k25", "echo 'k25: error: out of memory' >&2\n[[ $2 = copy ]]")
+        code, shown, said = self.dense()
+        self.assertEqual((code, shown), (1, "== K25\n"), said)
+        self.assertIn("K25 failed with exit code 1: k25: error: out of memory", said)
+
     def test_what_is_missing(self):
         for args, part in ((["--gpus", "3"], "PyTorch sees 2 GPUs, asked for 3"),
                            (["--gpus", "0"], "'0' is no positive number"), (["--steps"], "--steps needs a value"),
                            (["--gpu", "1"], "unknown option '--gpu'"), (["--k25", "/none"], "/none is not there"),
-                           (["--python", "/none"], "/none has no PyTorch")):
+                           (["--python", "/none"], "/none is not there"),
+                           (["--python", "false"], "false has no PyTorch")):
             code, shown, said = self.dense(*args)
             self.assertEqual((code, shown), (2, ""), said)
             self.assertIn(part, said)
