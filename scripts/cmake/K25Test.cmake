@@ -53,7 +53,8 @@ endfunction()
 
 # k25_add_system_tests(FILE system/resume_test.py [LABEL system] [TIMEOUT 300] [PROCESSORS 2])
 # registers each 'def test_...' of a Python unittest file. K25_BIN names the built k25 program, where
-# there is one. A test that unittest skips, or that exits with 77, counts as skipped.
+# there is one. A test that unittest skips, or that exits with 77, counts as skipped. Those labelled gpu run one after the
+# other, also under ctest --parallel: they look at the memory that is in use.
 function(k25_add_system_tests)
   cmake_parse_arguments(A "" "FILE;LABEL;TIMEOUT;PROCESSORS" "" ${ARGN})
   if(NOT A_LABEL)
@@ -87,6 +88,9 @@ function(k25_add_system_tests)
       set_tests_properties(${stem}.${class}.${case} PROPERTIES
         LABELS ${A_LABEL} PROCESSORS ${A_PROCESSORS} TIMEOUT ${A_TIMEOUT} SKIP_RETURN_CODE 77
         SKIP_REGULAR_EXPRESSION "OK .skipped=" ENVIRONMENT "${environment}")
+      if(A_LABEL STREQUAL gpu)
+        set_tests_properties(${stem}.${class}.${case} PROPERTIES RESOURCE_LOCK gpu)
+      endif()
     endif()
   endforeach()
 endfunction()

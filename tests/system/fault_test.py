@@ -2,14 +2,13 @@
 
 import re
 import signal
-import time
 import unittest
 
 import k25_testing
+from device_checks import KILLED, FaultChecks
 from k25_testing import state_hash
-from train_testing import ORDERED, TrainTest, rank_pids
+from train_testing import ORDERED, TrainTest
 
-KILLED = 128 + signal.SIGKILL
 SAVES = {**ORDERED, "train.steps": 12, "checkpoint.every": 2, "checkpoint.keep": 2}
 
 
@@ -52,32 +51,12 @@ class KillPoints(TrainTest):
         self.assertEqual(state_hash(self.run_dir), state_hash(straight))
 
 
-class LostRanks(TrainTest):
+class LostRanks(FaultChecks):
     def test_a_killed_rank_ends_the_job_and_the_survivors_say_so(self):
-        process = self.start_train({"train.steps": 100000, "train.batch": 12, "debug.kill.rank": 1,
-                                    "debug.kill.step": 7}, 3)
-        self.wait_for(lambda: self.steps_done() >= 6, process)
-        begin = time.monotonic()
-        result = k25_testing.finish(process, 30)
-        self.assertEqual(result.code, KILLED, str(result))
-        self.assertLess(time.monotonic() - begin, 5 * k25_testing.slowness())
-        self.assertRegex(result.stderr, r"collective #\d+ \(.+\).*rank 1 \(host .+, pid \d+\)")
-        self.assert_no_process_left()
+        self.check_killed_rank(3)
 
     def test_a_stopped_rank_is_found_by_the_watchdog(self):
-        process = self.start_train({"train.steps": 100000, "train.batch": 12, "comm.timeout_s": 3,
-                                    "debug.kill.rank": 1, "debug.kill.step": 7,
-                                    "debug.kill.signal": int(signal.SIGSTOP)}, 3)
-        self.wait_for(lambda: self.steps_done() >= 6, process)
-        stopped = rank_pids(str(self.folder))[1]
-        begin = time.monotonic()
-        result = k25_testing.finish(process, 60)
-        self.assertLess(time.monotonic() - begin, 13 * k25_testing.slowness())
-        self.assertEqual(result.code, 6, str(result))
-        self.assertEqual(len(result.errors), 1, str(result))
-        self.assertRegex(result.stderr, r"no progress in collective #\d+ \(.+\) from rank 1 \(host .+, "
-                                        rf"pid {stopped}\)")
-        self.assert_no_process_left()
+        self.check_stopped_rank(3)
 
 
 class EarlyExit(TrainTest):
@@ -107,63 +86,18 @@ class EarlyExit(TrainTest):
         self.assert_no_process_left()
 
 
-class NotFinite(TrainTest):
-    def hashes_around(self, ranks, tensor, value, index=0):
-        """A spoilt gradient at step 3 of 4: hashes after steps 2, 3 and 4, and the records."""
-        folder = self.folder / f"{tensor}-{value}"
-        result = self.train({"train.steps": 4, "checkpoint.every": 1, "checkpoint.keep": 9,
-                             "debug.inject.step": 3, "debug.inject.tensor": tensor,
-                             "debug.inject.index": index, "debug.inject.value": value}, ranks,
-                            run_dir=folder)
-        self.assert_ok(result)
-        self.assertEqual(len([w for w in result.warnings if "step 3" in w and tensor in w]), 1,
-                         str(result))
-        return [state_hash(folder, f"step:{n}") for n in (2, 3, 4)], k25_testing.steps(folder)
-
+class NotFinite(FaultChecks):
     def test_a_skipped_step_changes_nothing_on_any_rank(self):
         for ranks, tensor, value, index in ((2, "layers.1.ffn.gate_up", "inf", 900),
                                             (2, "final_norm", "nan", 3), (1, "embedding", "-inf", 0)):
-            hashes, records = self.hashes_around(ranks, tensor, value, index)
-            self.assertEqual(hashes[0], hashes[1])
-            self.assertNotEqual(hashes[1], hashes[2])
-            self.assertEqual([r["skipped"] for r in records], [0, 0, 1, 1])
-            self.assertEqual([r["skipped_now"] for r in records], [0, 0, 1, 0])
-            self.assertNotIn("gnorm", records[2])
-            self.assertEqual(records[2]["total_tokens"], records[1]["total_tokens"])
-            self.assertGreater(records[3]["total_tokens"], records[2]["total_tokens"])
+            self.check_spoilt_gradient(ranks, tensor, value, index)
 
     def test_too_many_in_a_row_end_the_run_with_the_last_checkpoint_intact(self):
-        self.assert_ok(self.train({"train.steps": 2}, 2))
-        before = state_hash(self.run_dir)
-        result = self.train({"train.steps": 20, "debug.inject.step": 0, "checkpoint.every": 100,
-                             "debug.inject.tensor": "embedding", "debug.inject.value": "inf",
-                             "numeric.max_consecutive_skips": 3}, 2)
-        self.assert_error(result, 5, "step 5", "3 steps in a row")
-        self.assertEqual(len([w for w in result.warnings if "embedding" in w]), 3, str(result))
-        self.assertEqual(state_hash(self.run_dir), before)
-        self.assert_ok(self.train({"train.steps": 3}, 2))
+        self.check_limit_of_skips(2)
 
     def test_a_loss_alone_that_is_not_finite_skips_the_step(self):  # A28
         for ranks, value in ((2, "nan"), (3, "inf"), (1, "-inf")):
-            folder = self.folder / f"loss-{ranks}"
-            result = self.assert_ok(self.train(
-                {"train.steps": 4, "train.batch": 12, "checkpoint.every": 1, "checkpoint.keep": 9,
-                 "debug.inject": {"step": 3, "tensor": "loss", "index": 5, "value": value}}, ranks,
-                run_dir=folder))
-            warned = [w for w in result.warnings if "step 3: the loss is not finite; step skipped" in w]
-            self.assertEqual(len(warned), 1, str(result))
-            hashes = [state_hash(folder, f"step:{n}") for n in (2, 3, 4)]
-            self.assertEqual(hashes[0], hashes[1])
-            self.assertNotEqual(hashes[1], hashes[2])
-            records = k25_testing.steps(folder)
-            self.assertEqual([r["skipped"] for r in records], [0, 0, 1, 1])
-            self.assertEqual([r["nan"] for r in records], [0, 0, 1, 1])
-            self.assertEqual([r["skipped_now"] for r in records], [0, 0, 1, 0])
-            self.assertNotIn("loss", records[2])
-            self.assertEqual(records[2]["total_tokens"], records[1]["total_tokens"])
-            shown = k25_testing.run(["inspect", folder, "--checkpoint", "step:3"])
-            self.assertRegex(shown.stdout, r"updates 2\n")
-            self.assertIn("skipped 1", shown.stdout)
+            self.check_spoilt_loss(ranks, value)
 
     def test_losses_that_are_not_finite_end_the_run_at_the_limit(self):
         result = self.train({"train.steps": 20, "numeric.max_consecutive_skips": 3,

@@ -4,6 +4,7 @@ K25_BIN names the program (ctest sets it). Every run has a folder of its own who
 command line of each of its processes, so that one left behind is found.
 """
 
+import ctypes
 import dataclasses
 import hashlib
 import json
@@ -21,6 +22,11 @@ import unittest
 
 K25 = os.environ.get("K25_BIN", "")
 ERROR = "k25: error:"
+# Where the tests labelled gpu run. K25_TEST_DEVICE=cpu runs them on the CPU, as far as they make sense there: for
+# trying out a test where there is no GPU. It says nothing about GPUs.
+DEVICE = os.environ.get("K25_TEST_DEVICE", "cuda")
+if DEVICE not in ("cpu", "cuda"):
+    raise SystemExit(f"K25_TEST_DEVICE is {DEVICE}: expected cpu or cuda")
 # Every error must be told within this many seconds.
 ERROR_SECONDS = 10.0
 WORDS = ("the license grants permission to copy distribute and modify this work under these terms "
@@ -30,6 +36,26 @@ WORDS = ("the license grants permission to copy distribute and modify this work 
 def require_k25():
     if not K25:
         raise unittest.SkipTest("K25_BIN is not set")
+
+
+def gpu_count():
+    """How many GPUs CUDA shows to a program that is started now."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int()
+    return count.value if cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(count)) == 0 else 0
+
+
+def require_gpus(count):
+    """With fewer a test is skipped, or fails where K25_REQUIRE_GPU is set (the CUDA test presets), as in C++."""
+    if DEVICE == "cpu" or gpu_count() >= count:
+        return
+    why = f"fewer GPUs than {count}: {gpu_count()}"
+    if "K25_REQUIRE_GPU" in os.environ:
+        raise AssertionError(f"{why}, and K25_REQUIRE_GPU is set")
+    raise unittest.SkipTest(why)
 
 
 def slowness():
@@ -259,6 +285,7 @@ class K25Test(unittest.TestCase):
     """A test with a folder of its own: self.folder, self.run_dir, self.config_path."""
 
     maxDiff = None
+    keys = {}  # of every configuration, below those that a test gives
 
     @classmethod
     def setUpClass(cls):
@@ -275,7 +302,7 @@ class K25Test(unittest.TestCase):
         """The tiny configuration with some keys changed; returns its path."""
         config = tiny(run_dir or self.run_dir, manifest or corpus())
         path = path or self.config_path
-        path.write_text(yaml_of(set_keys(config, changes or {})))
+        path.write_text(yaml_of(set_keys(config, {**self.keys, **(changes or {})})))
         return path
 
     def train(self, changes=None, ranks=None, manifest=None, args=(), **options):

@@ -10,22 +10,12 @@ import time
 import unittest
 
 import k25_testing
+from device_checks import BitChecks
 from k25_testing import state_hash
 from train_testing import ORDERED, TrainTest, rank_pids
 
 
-class SameBits(TrainTest):
-    def straight_and_halves(self, changes, ranks):
-        changes = {"optim.schedule.kind": "constant", **changes}
-        straight = self.ordered({**changes, "train.steps": 10}, ranks, name="straight")
-        self.ordered({**changes, "train.steps": 5}, ranks, name="halves")
-        halves = self.ordered({**changes, "train.steps": 10}, ranks, name="halves")
-        self.assertEqual(state_hash(straight), state_hash(halves))
-        self.assertEqual([s["step"] for s in k25_testing.steps(halves)], list(range(1, 11)))
-        for one, other in zip(k25_testing.steps(straight), k25_testing.steps(halves)):
-            for key in ("loss", "gnorm", "lr", "samples", "tokens", "total_tokens", "epoch"):
-                self.assertEqual(one[key], other[key], key)
-
+class SameBits(BitChecks):
     def test_fp32(self):
         self.straight_and_halves({}, 2)
 

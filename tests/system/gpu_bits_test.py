@@ -1,0 +1,81 @@
+"""Training on one GPU: near the CPU's losses, and the same bits from run to run, also with state offloaded."""
+
+import json
+import unittest
+
+from device_checks import BitChecks, losses
+from gpu_testing import BF16, ON_GPU, GpuTest, long_sequences
+from train_testing import ORDERED
+
+# fp32: products and sums in another order. bf16: eight bits; our own kernels and cuDNN's round in other places.
+NEAR = {"fp32": 1e-4, "bf16": 1e-2}
+
+
+class BesideTheCpu(GpuTest):
+    def check(self, precision):
+        for name, changes in (("short", {}), ("long", long_sequences())):
+            changes = {**changes, "train.steps": 40, "optim.lr": 1e-3}
+            cpu = self.ordered({**changes, "train.device": "cpu"}, name=f"{name}-cpu")
+            gpu = self.ordered({**changes, "train.precision": precision}, name=f"{name}-gpu")
+            self.assert_near(gpu, cpu, NEAR[precision])
+            self.assertLess(losses(gpu)[-1], 0.9 * losses(gpu)[0])
+
+    def test_losses_in_fp32(self):
+        self.check("fp32")
+
+    def test_losses_in_bf16(self):
+        self.check("bf16")
+
+    def test_a_checkpoint_of_the_gpu_goes_on_on_the_cpu(self):
+        straight = self.ordered({"train.steps": 24}, name="straight")
+        self.ordered({"train.steps": 20}, name="moved")
+        result = self.assert_ok(self.train({**ORDERED, "train.steps": 24, "train.device": "cpu"},
+                                           run_dir=self.folder / "moved"))
+        self.assertIn("at step 20", result.stdout)
+        self.assert_near(self.folder / "moved", straight, NEAR["fp32"])
+        if ON_GPU:
+            self.assertEqual(len([w for w in result.warnings if "not used, and chosen anew" in w]), 1, str(result))
+            self.assertIn("differs from the checkpoint: machine", result.stderr)
+
+
+class Bits(GpuTest, BitChecks):
+    def test_two_runs_in_fp32(self):
+        self.check_same_bits("fp32", (None, None))
+
+    def test_two_runs_in_bf16(self):
+        self.check_same_bits("bf16", (None, None))
+
+    def check_halves(self, precision):
+        changes = {**long_sequences(), "train.precision": precision}
+        straight, halves = self.straight_and_halves(changes, None, 20)
+        # The kernels that were chosen are kept, and the resumed run has the straight run's.
+        plans = [json.loads((folder / "plans.json").read_text()) for folder in (straight, halves)]
+        self.assertEqual(plans[0], plans[1])
+        self.assertEqual(bool(plans[0]["gemm"]), ON_GPU)
+        with_cudnn = ON_GPU and plans[0]["gpu"]["cudnn"] != 0
+        self.assertEqual(bool(plans[0]["attention"]), with_cudnn and precision == "bf16")
+        again = self.assert_ok(self.train({**ORDERED, **changes, "train.steps": 21}, run_dir=halves))
+        self.assertNotIn("plans.json", again.stderr)
+        self.assertNotIn("differs from the checkpoint: machine", again.stderr)
+
+    def test_stopped_at_half_in_fp32(self):
+        self.check_halves("fp32")
+
+    def test_stopped_at_half_in_bf16(self):
+        self.check_halves("bf16")
+
+    def test_offload_in_fp32(self):
+        self.check_offload({}, None)
+
+    def test_offload_in_bf16(self):
+        self.check_offload(BF16, None)
+
+    def test_recompute_in_fp32(self):
+        self.check_recompute({"train.steps": 4}, None)
+
+    def test_recompute_in_bf16(self):
+        self.check_recompute({**long_sequences(), **BF16, "train.steps": 4}, None)
+
+
+if __name__ == "__main__":
+    unittest.main()
