@@ -121,25 +121,6 @@ class Options(BitChecks):
     def test_offload_changes_no_bit_in_bf16(self):
         self.offload_changes_no_bit("bf16")
 
-    def test_moments_on_a_disk(self):
-        disk = {"offload.optimizer": "host", "offload.nvme": str(self.folder)}
-        steps = {"train.steps": 6, "checkpoint.every": 3}
-        plain = self.ordered(steps, 2, name="plain")
-        # From memory to the disk, and from two ranks to one.
-        half = self.ordered({**steps, "train.steps": 3, **disk}, 2, name="half")
-        self.assertEqual(state_hash(self.ordered(steps, 1, name="half")), state_hash(plain))
-        half = self.ordered({**steps, "train.steps": 3}, 2, name="other")
-        result = self.assert_ok(self.train({**ORDERED, **steps, **disk}, 1, run_dir=half))
-        self.assertEqual(state_hash(half), state_hash(plain))
-        self.assertRegex(result.stdout, rf"offload\.nvme: {self.folder}: \d+ bytes of moments a rank, "
-                                        r"(io_uring|threads), (past|through) the page cache")
-
-    def test_a_disk_that_cannot_hold_the_moments(self):
-        for folder, why in ((self.folder / "none", "No such file or directory"), (self.config_path, "Not a directory")):
-            result = self.train({"offload.optimizer": "host", "offload.nvme": str(folder)}, 2)
-            self.assert_error(result, 2, f"{folder}: cannot hold", why, "give a folder of a local disk")
-            self.assertFalse((self.run_dir / "checkpoints").exists())
-
     def test_offloaded_bytes_are_planned(self):
         for optimizer, params in (("host", "device"), ("host", "host"), ("device", "host")):
             result = self.train({**ORDERED, "train.steps": 2, "offload.optimizer": optimizer,
