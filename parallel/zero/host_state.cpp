@@ -1,6 +1,7 @@
 #include "parallel/zero/host_state.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "kernels/convert/convert.h"
@@ -9,6 +10,17 @@
 #include "parallel/zero/zero_queue.h"
 
 namespace k25::parallel {
+namespace {
+
+std::unique_ptr<NvmeMoments> open_nvme(const ZeroShape& shape, const ZeroMemory& memory) {
+  try {
+    return std::make_unique<NvmeMoments>(shape, memory.nvme_window);
+  } catch (const Error& error) {
+    fail(error.kind(), std::string("offload.nvme: ") + error.what());
+  }
+}
+
+}  // namespace
 
 HostState::HostState(Mesh& mesh, const ZeroShape& shape, const ZeroMemory& memory, Context& context)
     : shape_(shape),
@@ -27,7 +39,7 @@ HostState::HostState(Mesh& mesh, const ZeroShape& shape, const ZeroMemory& memor
       shape.offload.optimizer == Place::kHost;
   host_context_.isa = context.isa;
   if (!on_host) return;
-  if (memory.nvme_window) nvme_ = std::make_unique<NvmeMoments>(shape, memory.nvme_window);
+  if (memory.nvme_window) nvme_ = open_nvme(shape, memory);
   pool_ = std::make_unique<ThreadPool>(shape.offload.threads, shape.offload.cpus);
   host_context_.threads = pool_.get();
   thread_ = std::thread([this] { run_updates(); });

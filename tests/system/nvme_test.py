@@ -25,6 +25,7 @@ class NvmeTest(TrainTest):
         comes = self.ordered({**steps, "train.steps": 3}, 2, name="comes")
         result = self.assert_ok(self.train({**ORDERED, **steps, **self.nvme}, 1, run_dir=comes))
         self.assertEqual(state_hash(comes), state_hash(plain))
+        self.assertEqual(result.warnings, [])  # it saves memory on the CPU too
         self.assertRegex(result.stdout, rf"offload\.nvme: {self.disk}: \d+ bytes of moments a rank, "
                                         r"(io_uring|threads), (past|through) the page cache")
         self.assertEqual(list(self.disk.iterdir()), [])
@@ -41,7 +42,8 @@ class NvmeTest(TrainTest):
         self.write_config()
         for folder, why in ((self.folder / "none", "No such file or directory"), (self.config_path, "Not a directory")):
             result = self.train({**self.nvme, "offload.nvme": str(folder)}, 2)
-            self.assert_error(result, 2, f"{folder}: cannot hold", why, "give a folder of a local disk")
+            self.assert_error(result, 2, f"offload.nvme: {folder}: cannot hold", why, "give a folder of a local disk")
+            self.assertRegex(result.stderr, r"cfg\.yaml:\d+:\d+: offload\.nvme: ")
             self.assertFalse((self.run_dir / "checkpoints").exists())
 
     def test_a_disk_that_fails_ends_the_run_and_it_goes_on_from_its_checkpoint(self):

@@ -95,7 +95,7 @@ bool moves_numbers(const std::string& key, const std::map<std::string, std::stri
     if (key == same) return false;
   }
   if (key == "data.on_exhausted") return true;
-  for (const char* section : {"optim.", "numeric.", "train.", "reduce.", "offload."}) {
+  for (const char* section : {"optim.", "numeric.", "train.", "reduce."}) {
     if (key.rfind(section, 0) == 0) return true;
   }
   return false;

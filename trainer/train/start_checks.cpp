@@ -23,7 +23,9 @@ void warn_of_frozen_model(const Model& model, const ParsedConfig& parsed,
 void warn_of_offload(const Config& config, Device device, std::vector<std::string>& warnings) {
   const bool offloads = config.offload.optimizer == parallel::Place::kHost ||
                         config.offload.params == parallel::Place::kHost;
-  if (!offloads || device != Device::kCpu) return;
+  const bool on_disk =
+      config.offload.optimizer == parallel::Place::kHost && !config.offload.nvme.empty();
+  if (!offloads || on_disk || device != Device::kCpu) return;
   warnings.emplace_back(
       "offload: the model runs on the CPU, so state in host memory saves none; leave offload out");
 }

@@ -141,7 +141,7 @@ TEST_F(NvmeMomentsTest, AFolderThatIsNotThereIsToldBeforeTheFirstStep) {
   expect_error(
       ErrorKind::kUsage,
       [&] { ZeroStore store(mesh_, two_units(), missing, context_, allocator_, &host_); },
-      (folder_ / "none").string() + ": cannot hold");
+      "offload.nvme: " + (folder_ / "none").string() + ": cannot hold");
 }
 
 }  // namespace
