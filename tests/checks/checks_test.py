@@ -333,5 +333,36 @@ class ToolsTest(unittest.TestCase):
             "bugprone-use-after-move")
 
 
+class FormatCheckTest(unittest.TestCase):
+    """check.sh format with a clang-format of the test's own."""
+
+    def check(self, clang_format):
+        root = pathlib.Path(tempfile.mkdtemp(prefix="k25-format-"))
+        self.addCleanup(shutil.rmtree, root)
+        for folder in ("scripts", "build/tools/bin"):
+            (root / folder).mkdir(parents=True)
+        for name in ("check.sh", "repo_files.py"):
+            shutil.copy(ROOT / "scripts" / name, root / "scripts")
+        (root / "a.cpp").write_text("int x;\n")
+        for path, text in (("scripts/setup.sh", "exit 0"), ("build/tools/bin/clang-format", clang_format)):
+            (root / path).write_text(f"#!/bin/sh\n{text}\n")
+            (root / path).chmod(0o755)
+        done = subprocess.run([root / "scripts/check.sh", "format"], capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout
+
+    def test_a_clang_format_that_does_not_run_is_no_success(self):
+        code, text = self.check("echo broken >&2; exit 1")
+        self.assertEqual(code, 1, text)
+        self.assertIn("broken", text)
+        self.assertIn("clang-format does not run", text)
+
+    def test_a_file_that_differs_is_named(self):
+        code, text = self.check("echo 'a.cpp:1:2: error: code should be clang-formatted' >&2; exit 1")
+        self.assertEqual((code, text.splitlines()[0]), (1, "a.cpp:1: format"), text)
+
+    def test_nothing_to_say(self):
+        self.assertEqual(self.check("exit 0"), (0, "format: ok\n"))
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -17,8 +17,6 @@ std::uint64_t mix(std::uint64_t x) {  // the finaliser of SplitMix64
   return x ^ (x >> 31);
 }
 
-constexpr std::int64_t kPiece = std::int64_t{1} << 22;  // elements in memory at a time
-
 std::string combine(const TensorDigests& d) { return data::sha256_hex(d.master + d.m + d.v); }
 
 }  // namespace
@@ -65,8 +63,8 @@ TensorDigests digest_store(parallel::Mesh& mesh, parallel::ZeroStore& store) {
     const std::int64_t begin = store.shard_begin(u) + owned.begin;
     const std::int64_t length = std::clamp<std::int64_t>(layout.numel - begin, 0, owned.length);
     std::vector<float> copies[3];
-    for (std::int64_t at = 0; at < length; at += kPiece) {
-      const std::int64_t n = std::min(kPiece, length - at);
+    for (std::int64_t at = 0; at < length; at += kStatePiece) {
+      const std::int64_t n = std::min(kStatePiece, length - at);
       for (std::vector<float>& copy : copies) copy.resize(static_cast<std::size_t>(n));
       store.read_state(u, owned.begin + at, {.master = copies[0], .m = copies[1], .v = copies[2]});
       for (int t = 0; t < 3; ++t) {

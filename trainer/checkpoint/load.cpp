@@ -79,8 +79,6 @@ void require_digest(const std::filesystem::path& folder, const char* tensor,
                    folder.string(), tensor, actual, expected));
 }
 
-constexpr std::int64_t kAtOnce = std::int64_t{1} << 22;  // elements in memory at a time
-
 class Loader {
  public:
   Loader(parallel::ZeroStore& store, const std::filesystem::path& folder, const Manifest& manifest,
@@ -162,10 +160,10 @@ class Loader {
   void copy(const Piece& piece) {
     const data::H5File& file = files_.at(piece.range.file);
     std::vector<float> values[3];
-    for (std::int64_t done = 0; done < piece.length; done += kAtOnce) {
+    for (std::int64_t done = 0; done < piece.length; done += kStatePiece) {
       const std::int64_t begin = piece.begin + done;
       for (int t = 0; t < tensors_; ++t) {
-        values[t].resize(static_cast<std::size_t>(std::min(kAtOnce, piece.length - done)));
+        values[t].resize(static_cast<std::size_t>(std::min(kStatePiece, piece.length - done)));
         file.read_values(
             file.dataset(dataset_name(piece.source->name, kTensorNames[t]), data::H5Type::kF32),
             begin - piece.range.begin, std::span(values[t]));

@@ -73,6 +73,9 @@ ManifestUnit describe_unit(const parallel::UnitLayout& layout);
 std::string shard_file_name(int index);
 std::string dataset_name(const std::string& unit, const std::string& tensor);
 
+/// Elements of a state tensor that are in memory at a time beside it.
+inline constexpr std::int64_t kStatePiece = std::int64_t{1} << 22;
+
 inline constexpr const char* kTensorNames[] = {"master", "m", "v"};
 
 }  // namespace k25::trainer
