@@ -112,7 +112,10 @@ void ThreadPool::parallel_for(std::int64_t count, std::int64_t grain, const Body
   K25_CHECK(grain >= 1, "parallel_for: grain must be at least 1, not " + std::to_string(grain));
   {
     std::lock_guard lock(s.mutex);
-    if (s.open) fail(ErrorKind::kInternal, "parallel_for inside a loop of the same pool");
+    // A loop whose last block is claimed is no longer open, but a worker may still be inside it.
+    if (s.open || s.active > 0) {
+      fail(ErrorKind::kInternal, "parallel_for inside a loop of the same pool");
+    }
     s.body = &body;
     s.count = count;
     s.grain = grain;

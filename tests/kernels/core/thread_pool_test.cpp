@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -159,6 +160,26 @@ TEST(ThreadPool, LoopsOnTheSamePoolDoNotNest) {
   std::atomic<int> runs{0};
   pool.parallel_for(8, 1, [&](std::int64_t, std::int64_t) { ++runs; });
   EXPECT_EQ(runs.load(), 8);
+}
+
+// The caller has claimed and run its blocks and waits; only the worker is still inside the loop.
+TEST(ThreadPool, AWorkerDoesNotNestAfterTheCallerHasFinished) {
+  ThreadPool pool(2);
+  const std::thread::id caller = std::this_thread::get_id();
+  std::atomic<int> inside{0};
+  std::atomic<int> refused{0};
+  pool.parallel_for(2, 1, [&](std::int64_t, std::int64_t) {
+    ++inside;
+    while (inside.load() < 2) std::this_thread::yield();  // one block on each thread
+    if (std::this_thread::get_id() == caller) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    try {
+      pool.parallel_for(2, 1, [](std::int64_t, std::int64_t) {});
+    } catch (const Error& e) {
+      if (e.kind() == ErrorKind::kInternal) ++refused;
+    }
+  });
+  EXPECT_EQ(refused.load(), 1);
 }
 
 TEST(ThreadPool, BadArguments) {
