@@ -122,14 +122,15 @@ void add_nll(LocalStats& stats, double nll) {
   stats.nll_fixed = sum;
 }
 
-Bytes Statistics::plan(const std::vector<parallel::UnitSpec>& units,
-                       const parallel::MeshShape& mesh, Device device) {
+Footprint Statistics::plan(const std::vector<parallel::UnitSpec>& units,
+                           const parallel::MeshShape& mesh, Device device) {
   std::int64_t chunks = 0;
   for (const parallel::UnitSpec& unit : units) {
     chunks += num_chunks(parallel::make_layout(unit, mesh.shard, DType::kFloat32));
   }
-  if (device == Device::kCuda) return bytes_of(Elems{chunks}, DType::kFloat64);
-  return Bytes{mesh.replicate * mesh.shard * row_bytes(chunks)};
+  const Bytes rows{mesh.replicate * mesh.shard * row_bytes(chunks)};
+  if (device == Device::kCpu) return {.device = rows};
+  return {.device = bytes_of(Elems{chunks}, DType::kFloat64), .host = rows};
 }
 
 Statistics::Statistics(parallel::Mesh& mesh, parallel::ZeroStore& store, Allocator& host,

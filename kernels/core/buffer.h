@@ -20,6 +20,16 @@ constexpr std::int64_t align_up(std::int64_t n, std::int64_t to = kAlignment) {
   return (n + to - 1) / to * to;
 }
 
+/// What an object takes, by where: on the device it computes on, and in pinned host memory beside a
+/// GPU (0 on the CPU).
+struct Footprint {
+  Bytes device, host;
+  friend constexpr bool operator==(Footprint, Footprint) = default;
+  friend constexpr Footprint operator+(Footprint a, Footprint b) {
+    return {{a.device.n + b.device.n}, {a.host.n + b.host.n}};
+  }
+};
+
 /// One live allocation. `name` is the category that its owner gave.
 struct Allocation {
   const void* data = nullptr;

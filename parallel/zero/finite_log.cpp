@@ -5,13 +5,9 @@
 
 namespace k25::parallel {
 
-FiniteLog::FiniteLog(const Tensor& marks) : marks_(marks) {
+FiniteLog::FiniteLog(const Tensor& marks, const Tensor& host_marks)
+    : marks_(marks), host_marks_(host_marks) {
   looks_.reserve(static_cast<std::size_t>(marks.numel()));
-  if constexpr (kWithCuda) {
-    if (marks.device() == Device::kCpu) return;
-    pinned_ = std::make_unique<PinnedAllocator>();
-    host_ = Buffer(marks.bytes(), *pinned_, "finite log");
-  }
 }
 
 void FiniteLog::look(Context& context, int unit, const Tensor& whole_n) {
@@ -22,14 +18,15 @@ void FiniteLog::look(Context& context, int unit, const Tensor& whole_n) {
 
 void FiniteLog::finish_step(Context& context) {
   if constexpr (kWithCuda) {
-    if (host_.data() != nullptr) copy_bytes(context, marks_.raw(), host_.data(), marks_.bytes());
+    if (marks_.device() == Device::kCpu) return;
+    copy_bytes(context, marks_.raw(), host_marks_.raw(), marks_.bytes());
   }
 }
 
 ZeroStore::BadElement FiniteLog::first() const {
-  const auto* marks = host_.data() != nullptr
-                          ? static_cast<const std::int64_t*>(host_.data())
-                          : (looks_.empty() ? nullptr : marks_.data<std::int64_t>());
+  if (looks_.empty()) return {};
+  const Tensor& there = marks_.device() == Device::kCpu ? marks_ : host_marks_;
+  const auto* marks = there.data<std::int64_t>();
   for (std::size_t i = 0; i < looks_.size(); ++i) {
     if (marks[i] < looks_[i].elements) return {.unit = looks_[i].unit, .element = marks[i]};
   }

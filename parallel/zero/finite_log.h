@@ -6,10 +6,8 @@
 // one copy: nothing waits. first() is valid after the host has waited for the stream.
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
-#include "kernels/core/buffer.h"
 #include "kernels/core/context.h"
 #include "parallel/zero/zero_memory.h"
 
@@ -17,8 +15,9 @@ namespace k25::parallel {
 
 class FiniteLog {
  public:
-  /// `marks`: [looks of a step] int64, where the kernels write.
-  explicit FiniteLog(const Tensor& marks);
+  /// `marks`: [looks of a step] int64, where the kernels write. `host_marks`, likewise, in pinned
+  /// memory: where they are read when that is a GPU; absent on the CPU.
+  FiniteLog(const Tensor& marks, const Tensor& host_marks);
 
   void begin_step() { looks_.clear(); }
   void look(Context& context, int unit, const Tensor& whole_n);
@@ -31,9 +30,7 @@ class FiniteLog {
     std::int64_t elements = 0;
   };
 
-  Tensor marks_;
-  std::unique_ptr<Allocator> pinned_;
-  Buffer host_;  ///< of a GPU's marks
+  Tensor marks_, host_marks_;
   std::vector<Look> looks_;
 };
 

@@ -38,7 +38,7 @@ Reducer::Reducer(Mesh& mesh, const ZeroShape& shape, const ZeroMemory& memory, H
       context_(context),
       units_(shape.layouts.size()),
       pool_owner_(memory.gradients.size(), -1),
-      finite_(memory.finite_marks) {
+      finite_(memory.finite_marks, memory.host_marks) {
   for (std::size_t u = 0; u < units_.size(); ++u) {
     units_[u].views.resize(shape.layouts[u].parameters.size());
   }

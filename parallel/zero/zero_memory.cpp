@@ -181,12 +181,13 @@ ZeroMemory::ZeroMemory(const ZeroShape& shape, Allocator& allocator, Allocator* 
   shard_copies_ = Arena(plan.shard_copies, allocator, "parameters' shards");
   offload_scratch_ = Arena(plan.offload_scratch, allocator, "offload buffers");
   if (plan.host.total().n > 0) {
-    K25_CHECK(host != nullptr, "offloaded state needs an allocator of host memory");
+    K25_CHECK(host != nullptr, "a GPU and offloaded state need an allocator of host memory");
     host_masters_ = Arena(plan.host.masters, *host, "masters");
     host_moments_ = Arena(plan.host.moments, *host, "moments");
     host_gradients_ = Arena(plan.host.gradients, *host, "shard gradients");
     host_copies_ = Arena(plan.host.shard_copies, *host, "parameters' shards");
     staging_ = Arena(plan.host.staging, *host, "offload buffers");
+    host_scratch_ = Arena(plan.host.reduction_scratch, *host, "reduction scratch");
   }
   carve(shape);
 }
@@ -205,7 +206,8 @@ ZeroPlan ZeroMemory::plan() const {
                    .moments = host_moments_.peak(),
                    .gradients = host_gradients_.peak(),
                    .shard_copies = host_copies_.peak(),
-                   .staging = staging_.peak()},
+                   .staging = staging_.peak(),
+                   .reduction_scratch = host_scratch_.peak()},
           .nvme = nvme_};
 }
 
@@ -275,8 +277,9 @@ void ZeroMemory::carve_gradients(const ZeroShape& shape) {
   } else if (shape.device == Device::kCuda) {
     scratch = scratch_.take(DType::kFloat32, {largest_slice});
   }
-  finite_marks =
-      scratch_.take(DType::kInt64, {trained * (shape.micro_batches / shape.per_reduction)});
+  const std::int64_t looks = trained * (shape.micro_batches / shape.per_reduction);
+  finite_marks = scratch_.take(DType::kInt64, {looks});
+  if (shape.device == Device::kCuda) host_marks = host_scratch_.take(DType::kInt64, {looks});
 }
 
 void ZeroMemory::carve_offload(const ZeroShape& shape) {

@@ -68,6 +68,7 @@ struct ZeroMemory {
   Tensor chunk, chunk_copy;             ///< device, [kOffloadChunk] fp32 and bf16
   Tensor scratch;                       ///< fp32
   Tensor finite_marks;                  ///< int64, per reduction of a step
+  Tensor host_marks;                    ///< where finite_marks of a GPU come to the host
 
  private:
   void carve(const ZeroShape& shape);
@@ -80,7 +81,7 @@ struct ZeroMemory {
   Arena masters_, moments_, shard_gradients_, gathered_, unit_gradients_, scratch_, replicated_;
   Arena shard_copies_, offload_scratch_;
   Bytes nvme_;
-  Arena host_masters_, host_moments_, host_gradients_, host_copies_, staging_;
+  Arena host_masters_, host_moments_, host_gradients_, host_copies_, staging_, host_scratch_;
 };
 
 }  // namespace k25::parallel

@@ -21,7 +21,8 @@ Bytes ZeroPlan::model_state() const {
 }
 
 Bytes ZeroPlan::Host::total() const {
-  return Bytes{masters.n + moments.n + gradients.n + shard_copies.n + staging.n};
+  return Bytes{masters.n + moments.n + gradients.n + shard_copies.n + staging.n +
+               reduction_scratch.n};
 }
 
 class ZeroStore::Impl {

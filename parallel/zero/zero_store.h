@@ -107,10 +107,11 @@ struct ZeroPlan {
   Bytes shard_copies;  ///< of offloaded units, in the compute dtype
   Bytes offload_scratch;
   struct Host {
-    Bytes masters, moments, gradients, shard_copies, staging;
+    Bytes masters, moments, gradients, shard_copies, staging;  ///< of offloaded units
+    Bytes reduction_scratch;                                   ///< beside a GPU
     Bytes total() const;
   };
-  Host host;                  ///< of offloaded units
+  Host host;
   Bytes nvme;                 ///< of their moments, where offload.nvme is given
   Bytes total() const;        ///< on the device
   Bytes model_state() const;  ///< masters, moments, shard gradients and copies: falls as 1/W

@@ -54,7 +54,7 @@ TEST(Statistics, AllocatesExactlyThePlan) {
   const std::vector<parallel::UnitSpec> units = parallel::toy_units();
   parallel::ZeroStore store(mesh, units, {}, context, for_store);
   const Statistics statistics(mesh, store, for_statistics, for_statistics);
-  EXPECT_EQ(for_statistics.live(), Statistics::plan(units, mesh.shape(), Device::kCpu));
+  EXPECT_EQ(for_statistics.live(), Statistics::plan(units, mesh.shape(), Device::kCpu).device);
 }
 
 TEST(Statistics, PlanByHand) {
@@ -62,8 +62,10 @@ TEST(Statistics, PlanByHand) {
   const std::vector<parallel::UnitSpec> units{
       {"a", parallel::Placement::kSharded, {parallel::toy_parameter("a", {5, 4096})}}};
   const parallel::MeshShape mesh{.replicate = 2, .shard = 2};
-  EXPECT_EQ(Statistics::plan(units, mesh, Device::kCpu).n, 4 * (128 + 3 * 8));
-  EXPECT_EQ(Statistics::plan(units, mesh, Device::kCuda).n, 3 * 8);
+  const Bytes rows{4 * (128 + 3 * 8)};
+  EXPECT_EQ(Statistics::plan(units, mesh, Device::kCpu), (Footprint{.device = rows}));
+  EXPECT_EQ(Statistics::plan(units, mesh, Device::kCuda),
+            (Footprint{.device = {3 * 8}, .host = rows}));
 }
 
 }  // namespace

@@ -75,13 +75,14 @@ class FaultChecks(TrainTest):
         self.wait_for(lambda: self.steps_done() >= step, process)
         return process
 
-    def check_killed_rank(self, ranks):
+    def check_killed_rank(self, ranks, said):
+        """mpirun ends the survivors by SIGTERM; `said`: what one of them says then."""
         process = self.start_until_step({"debug.kill.rank": 1, "debug.kill.step": 7}, ranks, 6)
         begin = time.monotonic()
         result = k25_testing.finish(process, 30)
         self.assertEqual(result.code, KILLED, str(result))
         self.assertLess(time.monotonic() - begin, 5 * k25_testing.slowness())
-        self.assertRegex(result.stderr, r"collective #\d+ \(.+\).*rank 1 \(host .+, pid \d+\)")
+        self.assertRegex(result.stderr, said)
         self.assert_no_process_left()
 
     def check_stopped_rank(self, ranks):
@@ -178,9 +179,9 @@ class WatchChecks(TrainTest):
         self.assert_ok(k25_testing.finish(process, 60))
 
     def check_dump(self, ranks):
-        """By ctl and by signal. At least 40 steps are done first: more than 256 collectives."""
+        """By ctl and by signal. So many steps are done first that there were more than 256 collectives."""
         process = self.start_train(ENDLESS, ranks)
-        self.wait_for(lambda: self.steps_done() >= 40, process)
+        self.wait_for(lambda: self.steps_done() >= 100, process)
         shown = self.assert_ok(k25_testing.run(["ctl", self.run_dir, "dump"]))
         self.assertEqual(shown.stdout,
                          f"{ranks} of {ranks} ranks wrote their last collectives: {self.run_dir}/dumps\n")

@@ -53,7 +53,7 @@ class KillPoints(TrainTest):
 
 class LostRanks(FaultChecks):
     def test_a_killed_rank_ends_the_job_and_the_survivors_say_so(self):
-        self.check_killed_rank(3)
+        self.check_killed_rank(3, r"collective #\d+ \(.+\).*rank 1 \(host .+, pid \d+\)")
 
     def test_a_stopped_rank_is_found_by_the_watchdog(self):
         self.check_stopped_rank(3)

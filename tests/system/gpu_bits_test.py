@@ -35,7 +35,8 @@ class BesideTheCpu(GpuTest):
         self.assert_near(self.folder / "moved", straight, NEAR["fp32"])
         if ON_GPU:
             self.assertEqual(len([w for w in result.warnings if "not used, and chosen anew" in w]), 1, str(result))
-            self.assertIn("differs from the checkpoint: machine", result.stderr)
+            self.assertRegex(result.stderr, r"differs from the checkpoint: train\.device cuda -> cpu, machine \(gpu=.*\) "
+                                            r"-> \(cpu=")
 
 
 class Bits(GpuTest, BitChecks):

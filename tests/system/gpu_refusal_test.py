@@ -40,7 +40,8 @@ class Devices(RefusalTest):
 
     def test_more_ranks_than_gpus(self):
         count = k25_testing.gpu_count()
-        self.assert_refused({}, f" has {count} GPU", f"for {count + 1} ranks", "one rank for each GPU",
+        self.assert_refused({"train.batch": 4 * (count + 1)}, f" has {count} GPU", f"for {count + 1} ranks",
+                            "one rank for each GPU",
                             ranks=count + 1)
 
     def test_none_is_visible(self):

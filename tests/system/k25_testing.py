@@ -133,9 +133,9 @@ def start(args, ranks=None, env=None, mpi_args=(), stdout=subprocess.PIPE, file_
                             preexec_fn=limit)
 
 
-def what_hangs(root):
-    """The threads of a process and of all below it, with what each waits for in the kernel."""
-    parents, lines = {}, []
+def processes_from(root):
+    """A process and all below it."""
+    parents = {}
     for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
         try:
             parents[int(stat.parent.name)] = int(stat.read_text().rsplit(")", 1)[1].split()[1])
@@ -147,7 +147,20 @@ def what_hangs(root):
             pid = parents.get(pid, 0)
         return pid == root
 
-    for pid in sorted(filter(below, parents)):
+    return sorted(filter(below, parents))
+
+
+def kill(pid):
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def what_hangs(pids):
+    """The threads of the processes, with what each waits for in the kernel."""
+    lines = []
+    for pid in pids:
         for task in sorted((pathlib.Path("/proc") / str(pid) / "task").glob("*")):
             try:
                 state = (task / "stat").read_text().rsplit(")", 1)[1].split()[0]
@@ -166,8 +179,10 @@ def finish(process, timeout=120.0, started=None):
         code = process.returncode
         hung = ""
     except subprocess.TimeoutExpired:
-        hung = what_hangs(process.pid)
-        os.killpg(process.pid, signal.SIGKILL)
+        pids = processes_from(process.pid)
+        hung = what_hangs(pids)
+        for pid in pids:  # ranks have process groups of their own; one that stays keeps our pipes open
+            kill(pid)
         out, err = process.communicate()
         code = None
     decode = lambda b: (b or b"").decode("utf-8", "replace")
@@ -334,10 +349,7 @@ class K25Test(unittest.TestCase):
                 return
             time.sleep(0.1)
         for pid in left:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+            kill(pid)
         self.fail(f"processes were left behind: {left}")
 
 

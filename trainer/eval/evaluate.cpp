@@ -56,8 +56,8 @@ Evaluator::Evaluator(Runtime& runtime, const Config& config, Model& model,
   batch_.resize(config.train.micro_batch, config.data.sequence);
 }
 
-Bytes Evaluator::plan(const RunShape& shape) {
-  return {BatchUpload::plan(shape).n + SequenceLosses::plan(shape, 1).n};
+Footprint Evaluator::plan(const RunShape& shape) {
+  return BatchUpload::plan(shape, 1) + SequenceLosses::plan(shape, 1);
 }
 
 EvalRecord Evaluator::run(std::int64_t step) {

@@ -21,8 +21,7 @@ class Evaluator {
   Evaluator(Runtime& runtime, const Config& config, Model& model, parallel::ZeroStore& store,
             const data::Corpus& corpus, const data::ValidationSet& validation);
 
-  /// Bytes on shape.device.
-  static Bytes plan(const RunShape& shape);
+  static Footprint plan(const RunShape& shape);
 
   /// Collective. The first eval.batches micro-batches of windows (0: all); window w goes to data
   /// rank (w div micro_batch) mod W, ranks without windows run empty batches. No target: loss is

@@ -59,13 +59,15 @@ kernels::AttentionImplementation attention_for(const data::Batch& b) {
 
 BatchUpload::BatchUpload(const Model& model, std::int64_t depth, Allocator& host, Allocator& state)
     : shape_(model.shape()), vocab_(model.vocab()), depth_(depth) {
-  if (shape_.device == Device::kCpu) return;
-  pinned_ = Buffer(Bytes{depth * kArrays * array_bytes(shape_)}, host, "losses and batch");
-  device_ = Buffer(plan(shape_), state, "losses and batch");
+  const Footprint bytes = plan(shape_, depth);
+  pinned_ = Buffer(bytes.host, host, "losses and batch");
+  device_ = Buffer(bytes.device, state, "losses and batch");
 }
 
-Bytes BatchUpload::plan(const RunShape& shape) {
-  return Bytes{shape.device == Device::kCpu ? 0 : kArrays * array_bytes(shape)};
+Footprint BatchUpload::plan(const RunShape& shape, std::int64_t depth) {
+  if (shape.device == Device::kCpu) return {};
+  const std::int64_t one = kArrays * array_bytes(shape);
+  return {.device = {one}, .host = {depth * one}};
 }
 
 BatchTensors BatchUpload::upload(const Context& context, const parallel::Mesh& mesh,

@@ -19,8 +19,8 @@ class BatchUpload {
  public:
   /// `depth`: uploads without a host wait between them.
   BatchUpload(const Model& model, std::int64_t depth, Allocator& host, Allocator& state);
-  /// Bytes on shape.device (0 on the CPU).
-  static Bytes plan(const RunShape& shape);
+  /// Nothing on the CPU.
+  static Footprint plan(const RunShape& shape, std::int64_t depth);
 
   /// Valid until the next call. The batch may change at once. Throws kUsage for a batch that the
   /// ops would refuse on the CPU: on a GPU they cannot read it back.

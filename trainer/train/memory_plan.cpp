@@ -85,13 +85,13 @@ std::vector<MemoryRow> MemoryPlan::rows() const {
           row_of("replicated state", zero.replicated, {}),
           row_of("gathered parameters", zero.gathered, {}),
           row_of("unit gradients", zero.unit_gradients, {}),
-          row_of("reduction scratch", zero.reduction_scratch, {}),
+          row_of("reduction scratch", zero.reduction_scratch, zero.host.reduction_scratch),
           row_of("activations", model.activations, {}),
           row_of("scratch", model.scratch, {}),
           row_of("op workspace", model.workspace, {}),
           row_of("tables", model.tables, {}),
-          row_of("statistics", statistics, {}),
-          row_of("losses and batch", step, {}),
+          row_of("statistics", statistics.device, statistics.host),
+          row_of("losses and batch", step.device, step.host),
           row_of("checkpoint snapshot", {}, snapshot)};
 }
 
@@ -114,7 +114,7 @@ MemoryPlan plan_memory(const Config& config, const Model& model,
   return {.zero = parallel::ZeroStore::plan(model.units(), config.mesh, options),
           .model = model.memory(),
           .statistics = optim::Statistics::plan(model.units(), config.mesh, model.shape().device),
-          .step = {Stepper::plan(config, model.shape()).n + Evaluator::plan(model.shape()).n},
+          .step = Stepper::plan(config, model.shape()) + Evaluator::plan(model.shape()),
           .snapshot = CheckpointWriter::plan(model.units(), config.mesh),
           .device = model.shape().device};
 }

@@ -20,7 +20,7 @@ struct MemoryRow {
 struct MemoryPlan {
   parallel::ZeroPlan zero;
   ModelMemory model;
-  Bytes statistics, step;
+  Footprint statistics, step;
   Bytes snapshot;  ///< for a GPU's state in host memory, and no part of total
   Device device = Device::kCpu;
   Bytes total() const;  ///< of the device

@@ -7,12 +7,15 @@ namespace k25::trainer {
 
 SequenceLosses::SequenceLosses(const RunShape& shape, std::int64_t micro_batches, Allocator& host,
                                Allocator& state)
-    : shape_(shape), sums_(plan(shape, micro_batches), state, "losses and batch") {
-  if (shape.device == Device::kCuda) host_ = Buffer(sums_.size(), host, "losses and batch");
+    : shape_(shape) {
+  const Footprint bytes = plan(shape, micro_batches);
+  sums_ = Buffer(bytes.device, state, "losses and batch");
+  host_ = Buffer(bytes.host, host, "losses and batch");
 }
 
-Bytes SequenceLosses::plan(const RunShape& shape, std::int64_t micro_batches) {
-  return bytes_of(Elems{micro_batches * shape.batch}, DType::kFloat64);
+Footprint SequenceLosses::plan(const RunShape& shape, std::int64_t micro_batches) {
+  const Bytes sums = bytes_of(Elems{micro_batches * shape.batch}, DType::kFloat64);
+  return {.device = sums, .host = shape.device == Device::kCpu ? Bytes{} : sums};
 }
 
 void SequenceLosses::add(Context& context, const Tensor& nll_N) {

@@ -16,8 +16,7 @@ class SequenceLosses {
   /// Room for `micro_batches` between two calls of clear.
   SequenceLosses(const RunShape& shape, std::int64_t micro_batches, Allocator& host,
                  Allocator& state);
-  /// Bytes on shape.device.
-  static Bytes plan(const RunShape& shape, std::int64_t micro_batches);
+  static Footprint plan(const RunShape& shape, std::int64_t micro_batches);
 
   void clear() { used_ = 0; }
   /// Enqueues the sums of one forward's nll_N.

@@ -65,8 +65,9 @@ std::int64_t Stepper::micro_batches(const Config& config) {
          (config.mesh.replicate * config.mesh.shard * config.mesh.expert);
 }
 
-Bytes Stepper::plan(const Config& config, const RunShape& shape) {
-  return {BatchUpload::plan(shape).n + SequenceLosses::plan(shape, micro_batches(config)).n};
+Footprint Stepper::plan(const Config& config, const RunShape& shape) {
+  const std::int64_t depth = micro_batches(config);
+  return BatchUpload::plan(shape, depth) + SequenceLosses::plan(shape, depth);
 }
 
 /// One phase of a step: a range of the profile, and seconds without those spent waiting.

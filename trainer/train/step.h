@@ -38,8 +38,8 @@ class Stepper {
   Stepper(Runtime& runtime, const Config& config, Model& model, parallel::ZeroStore& store,
           const data::Corpus& corpus, const data::Sampler& sampler);
 
-  /// Bytes on shape.device beside those of store, model and statistics.
-  static Bytes plan(const Config& config, const RunShape& shape);
+  /// Beside store, model and statistics.
+  static Footprint plan(const Config& config, const RunShape& shape);
 
   /// Collective. Advances `state` (step, policy, mixture, tokens) and the parameters.
   /// `save_and_stop` is this rank's signal flag; the result's stats hold the OR over ranks.

@@ -169,8 +169,11 @@ TEST_F(ZeroStoreTest, PlanByHand) {
   options.mode = ReduceMode::kLibrary;
   const ZeroPlan library = ZeroStore::plan(units, mesh, options);
   EXPECT_EQ(library.reduction_scratch.n, 128);  // nine marks
-  options.device = Device::kCuda;               // there the sum needs room before it is added
-  EXPECT_EQ(ZeroStore::plan(units, mesh, options).reduction_scratch.n, 3 * kChunkBytes + 128);
+  EXPECT_EQ(library.host.total().n, 0);
+  options.device = Device::kCuda;  // there the sum needs room before it is added
+  const ZeroPlan gpu = ZeroStore::plan(units, mesh, options);
+  EXPECT_EQ(gpu.reduction_scratch.n, 3 * kChunkBytes + 128);
+  EXPECT_EQ(gpu.host.total().n, 128);  // the marks come there
   options.device = Device::kCpu;
   EXPECT_EQ(library.unit_gradients.n, 2 * 6 * kChunkBytes);
   options.reduce_after = ReduceAfter::kStep;
