@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "kernels/core/check.h"
 
@@ -96,6 +97,14 @@ StepPlan decide(const StepStats& stats, const PolicyState& state, const OptimOpt
     apply(stats, options, plan);
   }
   return plan;
+}
+
+bool same_update(const StepPlan& a, const StepPlan& b) {
+  const auto numbers = [](const StepPlan& p) {
+    return std::tuple(p.action, p.scale, p.lr, p.beta1, p.beta2, p.eps, p.weight_decay,
+                      p.bias_correction1, p.bias_correction2);
+  };
+  return numbers(a) == numbers(b);
 }
 
 }  // namespace k25::optim

@@ -72,4 +72,7 @@ double mean_nll(std::int64_t nll_fixed, std::int64_t label_tokens);
 /// used.
 StepPlan decide(const StepStats& stats, const PolicyState& state, const OptimOptions& options);
 
+/// Whether both apply the same numbers to every element: the clip factor, say, is that of both.
+bool same_update(const StepPlan& a, const StepPlan& b);
+
 }  // namespace k25::optim

@@ -9,8 +9,11 @@
 
 namespace k25::kernels {
 
-/// One contiguous range; copy_out may be null.
+/// One contiguous range; copy_out may be null. The old state may be the new one's memory.
 struct AdamWRange {
+  const float* old_master;
+  const float* old_m;
+  const float* old_v;
   float* master;
   float* m;
   float* v;

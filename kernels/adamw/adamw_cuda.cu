@@ -6,6 +6,9 @@ namespace k25::kernels {
 namespace {
 
 struct AdamWOp {
+  const float* old_master;
+  const float* old_m;
+  const float* old_v;
   float* master;
   float* m;
   float* v;
@@ -19,8 +22,8 @@ struct AdamWOp {
   };
   template <int N>
   __device__ In<N> load(std::int64_t i) const {
-    return {cuda::load_aligned<float, N>(master + i), cuda::load_aligned<float, N>(m + i),
-            cuda::load_aligned<float, N>(v + i), cuda::load_aligned<float, N>(grad + i)};
+    return {cuda::load_aligned<float, N>(old_master + i), cuda::load_aligned<float, N>(old_m + i),
+            cuda::load_aligned<float, N>(old_v + i), cuda::load_aligned<float, N>(grad + i)};
   }
   template <int N>
   __device__ void finish(std::int64_t i, const In<N>& in) const {
@@ -46,7 +49,11 @@ struct AdamWOp {
 }  // namespace
 
 void adamw_update_cuda(Context& ctx, const AdamWIn& in, const AdamWOut& out) {
+  const bool in_place = !in.old_master_n;
   const AdamWOp op{
+      .old_master = (in_place ? out.master_n : in.old_master_n).data<float>(),
+      .old_m = (in_place ? out.m_n : in.old_m_n).data<float>(),
+      .old_v = (in_place ? out.v_n : in.old_v_n).data<float>(),
       .master = out.master_n.data<float>(),
       .m = out.m_n.data<float>(),
       .v = out.v_n.data<float>(),
@@ -56,6 +63,7 @@ void adamw_update_cuda(Context& ctx, const AdamWIn& in, const AdamWOut& out) {
   };
   constexpr int kWidth = 4;
   const bool aligned = cuda::all_aligned(cuda::kVectorBytes, op.master, op.m, op.v, op.grad) &&
+                       cuda::all_aligned(cuda::kVectorBytes, op.old_master, op.old_m, op.old_v) &&
                        cuda::all_aligned(kWidth * sizeof(BFloat16), op.copy_out);
   cuda::launch_flat<kWidth, 1>(ctx, op, in.grad_n.dim(0), aligned);
   K25_CUDA_CHECK_LAUNCH();

@@ -22,7 +22,7 @@ std::unique_ptr<NvmeMoments> open_nvme(const ZeroShape& shape, const ZeroMemory&
 
 }  // namespace
 
-HostState::HostState(Mesh& mesh, const ZeroShape& shape, const ZeroMemory& memory, Context& context)
+HostState::HostState(Mesh& mesh, const ZeroShape& shape, ZeroMemory& memory, Context& context)
     : shape_(shape),
       memory_(memory),
       context_(context),
@@ -56,6 +56,7 @@ HostState::~HostState() {
   for (Unit& unit : units_) {
     parallel::settle(unit.gradient);
     parallel::settle(unit.ready);
+    parallel::settle(unit.early_ready);
   }
   for (Work& work : staged_) parallel::settle(work);
 }
@@ -88,11 +89,27 @@ void HostState::gradient_final(int unit) {
   const Tensor& to = at(memory_.host_gradients, unit);
   if (!to) return;
   wait_for_update(unit);  // which reads the last step's
+  withdraw(unit);
   down_.follow(queue_of(context_));
   down_.copy(at(memory_.shard_gradients, unit).raw(), to.raw(), to.bytes());
   last_download_ = down_.mark();
   at(units_, unit).gradient = last_download_;
   at(units_, unit).sent = true;
+  if (!guessing_ || !shape_.early[static_cast<std::size_t>(unit)]) return;
+  {
+    const std::lock_guard lock(mutex_);
+    at(units_, unit).early = Early::kQueued;
+    early_.push_back(unit);
+  }
+  changed_.notify_all();
+}
+
+void HostState::withdraw(int unit) {
+  Unit& u = at(units_, unit);
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return u.early != Early::kRunning; });
+  std::erase(early_, unit);
+  u.early = Early::kNone;
 }
 
 void HostState::finish_gradients() {
@@ -101,7 +118,13 @@ void HostState::finish_gradients() {
   }
 }
 
-void HostState::update(const ShardUpdate& update) {
+void HostState::guess_update(const ShardUpdate& update) {
+  const std::lock_guard lock(mutex_);
+  guess_ = update;
+  guessing_ = true;
+}
+
+void HostState::update(const ShardUpdate& update, Guess guess) {
   std::vector<int> on_host;
   for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
     if (!holds(u) || !ZeroShape::trainable(at(shape_.layouts, u))) continue;
@@ -112,15 +135,36 @@ void HostState::update(const ShardUpdate& update) {
       update_visiting(u, update);
     }
   }
+  guessing_ = false;
   if (on_host.empty()) return;
   up_.follow(queue_of(context_));  // which has read the old copies
   {
     const std::lock_guard lock(mutex_);
     for (const int u : on_host) at(units_, u).pending = true;
+    for (const int u : early_) at(units_, u).early = Early::kNone;
+    early_.clear();
     job_ = update;
+    job_guess_ = guess;
     has_job_ = true;
   }
   changed_.notify_all();
+}
+
+void HostState::drop_guess() {
+  if (!guessing_) return;
+  guessing_ = false;
+  std::vector<int> written;
+  {
+    std::unique_lock lock(mutex_);
+    for (const int u : early_) at(units_, u).early = Early::kNone;
+    early_.clear();
+    for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
+      Unit& unit = at(units_, u);
+      changed_.wait(lock, [&] { return unit.early != Early::kRunning; });
+      if (std::exchange(unit.early, Early::kNone) == Early::kDone) written.push_back(u);
+    }
+  }
+  for (const int u : written) refresh(u);  // their copies hold the guess
 }
 
 // On the caller's thread and stream.
@@ -169,19 +213,21 @@ void HostState::write_moments(int unit, std::int64_t begin, std::span<const floa
 void HostState::refresh() {
   wait_for_all();  // the thread uses the staging too
   for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
-    if (!holds(u)) continue;
-    up_.follow(queue_of(context_));
-    const std::int64_t n = at(shape_.layouts, u).shard_elems;
-    for (std::int64_t begin = 0; begin < n; begin += kOffloadChunk) {
-      const std::int64_t end = std::min(begin + kOffloadChunk, n);
-      const Tensor rounded = take_rounded(u, begin, end);
-      if (rounded) {
-        kernels::convert(host_context_, at(memory_.masters, u).slice(0, begin, end), rounded);
-      }
-      send_up(u, begin, end, rounded);
-    }
-    at(units_, u).ready = up_.mark();
+    if (holds(u)) refresh(u);
   }
+}
+
+void HostState::refresh(int unit) {
+  up_.follow(queue_of(context_));
+  const std::int64_t n = at(shape_.layouts, unit).shard_elems;
+  for (std::int64_t begin = 0; begin < n; begin += kOffloadChunk) {
+    const std::int64_t end = std::min(begin + kOffloadChunk, n);
+    const Tensor master = at(memory_.masters, unit).slice(0, begin, end);
+    const Tensor rounded = take_rounded(unit, begin, end);
+    if (rounded) kernels::convert(host_context_, master, rounded);
+    send_up(unit, begin, master, rounded);
+  }
+  at(units_, unit).ready = up_.mark();
 }
 
 OffloadTimes HostState::take_times() {
@@ -205,107 +251,6 @@ Work HostState::mark_compute() const {
     if (link_ != nullptr) return mark_stream(*link_, context_.stream);
   }
   return {};
-}
-
-// The thread.
-void HostState::run_updates() {
-  if (!shape_.offload.cpus.empty()) bind_this_thread(shape_.offload.cpus.front());
-  std::unique_lock lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [&] { return has_job_ || stop_; });
-    if (stop_) return;
-    has_job_ = false;
-    lock.unlock();
-    try {
-      up_.use_on_this_thread();
-      for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
-        if (shape_.updated_on_host(u) && ZeroShape::trainable(at(shape_.layouts, u))) {
-          update_on_host(u);
-        }
-      }
-      lock.lock();
-    } catch (const std::exception& error) {
-      lock.lock();
-      failure_ = as_error(error);
-      for (Unit& unit : units_) unit.pending = false;
-      changed_.notify_all();
-    }
-  }
-}
-
-void HostState::update_on_host(int unit) {
-  OffloadTimes times;
-  {
-    const ScopedTimer timer(times.copy);
-    at(units_, unit).gradient.wait();
-  }
-  const UnitLayout& layout = at(shape_.layouts, unit);
-  const std::int64_t shard = at(shard_begin_, unit);
-  if (shape_.moments_on_nvme(unit)) {
-    nvme_->update(unit, times.copy, [&](const NvmeMoments::Chunk& chunk) {
-      for_each_trained_range(
-          layout, shard + chunk.begin, chunk.end - chunk.begin, kOffloadChunk,
-          [&](const ParameterSpec& parameter, std::int64_t begin, std::int64_t end) {
-            update_range(unit, parameter, chunk.begin + begin, chunk.begin + end,
-                         chunk.m.slice(0, begin, end), chunk.v.slice(0, begin, end), times);
-          });
-    });
-  } else {
-    for_each_trained_range(
-        layout, shard, layout.shard_elems, kOffloadChunk,
-        [&](const ParameterSpec& parameter, std::int64_t begin, std::int64_t end) {
-          update_range(unit, parameter, begin, end, at(memory_.ms, unit).slice(0, begin, end),
-                       at(memory_.vs, unit).slice(0, begin, end), times);
-        });
-  }
-  Work ready = shape_.copy_on_device(unit) ? up_.mark() : Work{};
-  {
-    const std::lock_guard lock(mutex_);
-    at(units_, unit).ready = std::move(ready);
-    at(units_, unit).pending = false;
-    times_.copy += times.copy;
-    times_.compute += times.compute;
-  }
-  changed_.notify_all();
-}
-
-void HostState::update_range(int unit, const ParameterSpec& parameter, std::int64_t begin,
-                             std::int64_t end, const Tensor& m, const Tensor& v,
-                             OffloadTimes& times) {
-  Tensor rounded;
-  {
-    const ScopedTimer timer(times.copy);
-    rounded = take_rounded(unit, begin, end);
-  }
-  {
-    const ScopedTimer timer(times.compute);
-    job_(host_context_, {.parameter = parameter,
-                         .master = at(memory_.masters, unit).slice(0, begin, end),
-                         .m = m,
-                         .v = v,
-                         .gradient = at(memory_.host_gradients, unit).slice(0, begin, end),
-                         .copy_out = rounded});
-  }
-  send_up(unit, begin, end, rounded);
-}
-
-Tensor HostState::take_rounded(int unit, std::int64_t begin, std::int64_t end) {
-  const Tensor& copy = at(memory_.shard_copies, unit);
-  if (copy.dtype() == DType::kFloat32) return {};
-  if (shape_.copy_on_host(unit)) return copy.slice(0, begin, end);
-  const auto chunk = static_cast<int>(next_staging_);
-  at(staged_, chunk).wait();
-  return at(memory_.staging, chunk).slice(0, 0, end - begin);
-}
-
-void HostState::send_up(int unit, std::int64_t begin, std::int64_t end, const Tensor& rounded) {
-  if (!shape_.copy_on_device(unit)) return;
-  const Tensor from = rounded ? rounded : at(memory_.masters, unit).slice(0, begin, end);
-  const Tensor to = at(memory_.shard_copies, unit).slice(0, begin, end);
-  up_.copy(from.raw(), to.raw(), to.bytes());
-  if (!rounded) return;
-  at(staged_, static_cast<int>(next_staging_)) = up_.mark();
-  next_staging_ = (next_staging_ + 1) % memory_.staging.size();
 }
 
 void HostState::copy_on_stream(const Tensor& from, const Tensor& to) {

@@ -5,10 +5,14 @@
 // update; a thread of this class waits for a unit's gradient, updates its chunks with a pool of
 // threads, sends new parameters up, and says that the unit is ready. Units go in order, so the
 // caller, who needs them in that order, runs behind it into the next step.
+// offload.early: with a guess of the update, units with room for a second copy of their state are
+// updated into it while the backward pass still runs, in the order in which gradients come. The
+// step's update then exchanges the copies, or does the work anew from the old state.
 // optimizer: device, params: host. A chunk of the masters visits the device for its update.
 
 #include <algorithm>
 #include <condition_variable>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,7 +27,7 @@ namespace k25::parallel {
 
 class HostState {
  public:
-  HostState(Mesh& mesh, const ZeroShape& shape, const ZeroMemory& memory, Context& context);
+  HostState(Mesh& mesh, const ZeroShape& shape, ZeroMemory& memory, Context& context);
   ~HostState();
   HostState(const HostState&) = delete;
   HostState& operator=(const HostState&) = delete;
@@ -45,7 +49,10 @@ class HostState {
   /// After the last reduction: gradients that no call of gradient_final came for.
   void finish_gradients();
 
-  void update(const ShardUpdate& update);
+  void guess_update(const ShardUpdate& update);
+  void update(const ShardUpdate& update, Guess guess);
+  /// After a guess that no update came for.
+  void drop_guess();
   /// Blocks the host until masters and moments of the unit may be read and written there.
   void settle(int unit);
   /// Of a unit whose moments are in a file; blocks until no update is under way.
@@ -59,30 +66,42 @@ class HostState {
   std::string nvme_text() const { return nvme_ == nullptr ? "" : nvme_->text(); }
 
  private:
+  enum class Early : std::uint8_t { kNone, kQueued, kRunning, kDone };
   struct Unit {
     bool pending = false;  ///< its update has not ended; under mutex_
     bool sent = false;     ///< its gradient of this step
     Work gradient;         ///< on the host
     Work ready;            ///< the copy of its shard is there; written before pending is cleared
+    Early early = Early::kNone;  ///< under mutex_
+    Work early_ready;            ///< as ready, when early is kDone
   };
 
   void wait_for_update(int unit);
   void wait_for_all();
+  /// Takes an early update back whose gradient is written again.
+  void withdraw(int unit);
   void run_updates();
+  void run_job(std::unique_lock<std::mutex>& lock);
+  void run_early(std::unique_lock<std::mutex>& lock);
+  void keep_early(int unit);
   void update_on_host(int unit);
-  void update_range(int unit, const ParameterSpec& parameter, std::int64_t begin, std::int64_t end,
-                    const Tensor& m, const Tensor& v, OffloadTimes& times);
+  void update_aside(int unit, const ShardUpdate& update);
+  /// [begin, end) of the unit's shard; `piece` without its gradient and copy.
+  void update_range(const ShardUpdate& update, int unit, std::int64_t begin, std::int64_t end,
+                    UpdatePiece piece, OffloadTimes& times);
+  void add_times(const OffloadTimes& times);
+  void refresh(int unit);
   void update_visiting(int unit, const ShardUpdate& update);
   /// Where the host rounds a range of the unit's masters to: its place in the copy on the host, or
   /// the next staging chunk. Absent when the copy is fp32.
   Tensor take_rounded(int unit, std::int64_t begin, std::int64_t end);
-  /// Sends the range to a copy on the device; `rounded` is what take_rounded gave.
-  void send_up(int unit, std::int64_t begin, std::int64_t end, const Tensor& rounded);
+  /// Sends the range to a copy on the device: `rounded`, which take_rounded gave, or `master`.
+  void send_up(int unit, std::int64_t begin, const Tensor& master, const Tensor& rounded);
   void copy_on_stream(const Tensor& from, const Tensor& to);
   Work mark_compute() const;
 
   const ZeroShape& shape_;
-  const ZeroMemory& memory_;
+  ZeroMemory& memory_;
   Context& context_;
   CudaLink* link_;
   CopyStream down_, up_;
@@ -98,8 +117,11 @@ class HostState {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  ShardUpdate job_;
+  ShardUpdate job_, guess_;
   bool has_job_ = false, stop_ = false;
+  Guess job_guess_ = Guess::kNone;
+  std::deque<int> early_;  ///< units, kQueued
+  bool guessing_ = false;  // the caller's thread alone
   std::optional<Error> failure_;
   OffloadTimes times_;
   double exposed_ = 0.0;  // the caller's thread alone

@@ -40,6 +40,10 @@ void check_options(const MeshShape& mesh, const ZeroOptions& options, int data_r
     fail(ErrorKind::kUsage, fmt::format("offload.resident is {}; it must be between 0 and 1",
                                         options.offload.resident));
   }
+  if (!(options.offload.early >= 0.0 && options.offload.early <= 1.0)) {
+    fail(ErrorKind::kUsage, fmt::format("offload.early is {}; it must be between 0 and 1",
+                                        options.offload.early));
+  }
 }
 
 void check_names(const std::vector<UnitSpec>& units) {
@@ -91,6 +95,7 @@ ZeroShape::ZeroShape(const std::vector<UnitSpec>& units, const MeshShape& mesh,
   device = options.device;
   offload = options.offload;
   offloaded = choose_offloaded(layouts, offload);
+  early = choose_early();
 
   int num_gathered = 0, num_pooled = 0;
   for (int u = 0; u < static_cast<int>(layouts.size()); ++u) {
@@ -105,6 +110,25 @@ ZeroShape::ZeroShape(const std::vector<UnitSpec>& units, const MeshShape& mesh,
   // Two, so that one is reduced while the next is computed.
   if (per_reduction == 1 && !in_place)
     gradient_pool = std::min(2 + options.open_gradients, num_pooled);
+}
+
+// The highest units, whose gradients come first. What is not trained would have to be copied.
+std::vector<bool> ZeroShape::choose_early() const {
+  const auto elems = [&](int u) { return updated_on_host(u) ? at(layouts, u).shard_elems : 0; };
+  const int n = static_cast<int>(layouts.size());
+  std::int64_t total = 0, chosen = 0;
+  for (int u = 0; u < n; ++u) total += elems(u);
+  const auto room = static_cast<std::int64_t>(offload.early * static_cast<double>(total));
+  std::vector<bool> result(layouts.size(), false);
+  for (int u = n - 1; u >= 0; --u) {
+    const std::vector<ParameterSpec>& parameters = at(layouts, u).parameters;
+    const bool whole = std::none_of(parameters.begin(), parameters.end(),
+                                    [](const ParameterSpec& p) { return p.frozen; });
+    if (elems(u) == 0 || !whole || moments_on_nvme(u) || chosen + elems(u) > room) continue;
+    result[static_cast<std::size_t>(u)] = true;
+    chosen += elems(u);
+  }
+  return result;
 }
 
 bool ZeroShape::masters_on_host(int unit) const {
@@ -288,6 +312,12 @@ void ZeroMemory::carve_offload(const ZeroShape& shape) {
     const UnitLayout& unit = at(shape.layouts, u);
     shard_copies.emplace_back();
     host_gradients.emplace_back();
+    for (std::vector<Tensor>* next : {&next_masters, &next_ms, &next_vs}) {
+      next->emplace_back();
+      if (shape.early[static_cast<std::size_t>(u)]) {
+        next->back() = staging_.take(DType::kFloat32, {unit.shard_elems});
+      }
+    }
     if (!shape.masters_on_host(u)) continue;
     const bool narrow = unit.compute != DType::kFloat32;
     staged = staged || (narrow && shape.updated_on_host(u) && shape.copy_on_device(u));

@@ -31,6 +31,7 @@ struct ZeroShape {
   Device device = Device::kCpu;
   OffloadOptions offload;
   std::vector<bool> offloaded;  ///< per unit
+  std::vector<bool> early;      ///< per unit: has room for a second copy of its state
 
   bool masters_on_host(int unit) const;
   bool updated_on_host(int unit) const;  ///< with moments and gradients there
@@ -48,6 +49,9 @@ struct ZeroShape {
   static bool trainable(const UnitLayout& unit);
   /// Takes its whole gradient from the pool.
   bool pooled(const UnitLayout& unit) const;
+
+ private:
+  std::vector<bool> choose_early() const;
 };
 
 /// Views into the arenas, one per unit where the name is a plural; absent where a unit needs none.
@@ -64,6 +68,9 @@ struct ZeroMemory {
   std::vector<Tensor> shard_copies;     ///< compute dtype, on the device or on the host
   std::vector<Tensor> host_gradients;   ///< fp32 [shard_elems]
   std::vector<Tensor> staging;          ///< host, bf16 [kOffloadChunk]
+  /// Of an early unit: fp32 [shard_elems], where the next state is guessed. A right guess exchanges
+  /// them with masters, ms and vs.
+  std::vector<Tensor> next_masters, next_ms, next_vs;
   Tensor nvme_window;                   ///< host, room for kNvmeSlots chunks from a granule on
   Tensor chunk, chunk_copy;             ///< device, [kOffloadChunk] fp32 and bf16
   Tensor scratch;                       ///< fp32

@@ -63,7 +63,7 @@ class ZeroStore::Impl {
   Context& context;
   const ReshardAfter reshard_after;
   const ZeroShape shape;
-  const ZeroMemory memory;
+  ZeroMemory memory;
   HostState host;
   Gatherer gatherer;
   Reducer reducer;
@@ -181,9 +181,19 @@ void ZeroStore::finish_gradients() {
   impl_->stage = Impl::Stage::kFinished;
 }
 
-void ZeroStore::update(const ShardUpdate& update) {
+void ZeroStore::guess_update(const ShardUpdate& update) {
+  impl_->expect(Impl::Stage::kMicroBatches, "guess_update");
+  impl_->host.guess_update(update);
+}
+
+bool ZeroStore::can_guess() const {
+  const std::vector<bool>& early = impl_->shape.early;
+  return std::find(early.begin(), early.end(), true) != early.end();
+}
+
+void ZeroStore::update(const ShardUpdate& update, Guess guess) {
   impl_->expect(Impl::Stage::kFinished, "update");
-  impl_->host.update(update);
+  impl_->host.update(update, guess);
   for (int u = 0; u < num_units(); ++u) {
     if (impl_->host.holds(u)) continue;
     const ZeroMemory& memory = impl_->memory;
@@ -195,8 +205,7 @@ void ZeroStore::update(const ShardUpdate& update) {
                                   .master = at(memory.masters, u).slice(0, begin, end),
                                   .m = at(memory.ms, u).slice(0, begin, end),
                                   .v = at(memory.vs, u).slice(0, begin, end),
-                                  .gradient = at(memory.shard_gradients, u).slice(0, begin, end),
-                                  .copy_out = {}});
+                                  .gradient = at(memory.shard_gradients, u).slice(0, begin, end)});
         });
   }
 }
@@ -208,6 +217,7 @@ void ZeroStore::gradient_written(int unit) {
 
 void ZeroStore::end_step() {
   impl_->expect(Impl::Stage::kFinished, "end_step");
+  impl_->host.drop_guess();
   impl_->gatherer.drop("end_step");
   impl_->stage = Impl::Stage::kBetweenSteps;
 }

@@ -81,6 +81,7 @@ struct OffloadOptions {
   Place params = Place::kDevice;
   double resident = 0.0;       ///< share of the sharded state that stays on the device
   int threads = 1;             ///< of the update on the host
+  double early = 0.0;          ///< share of what the host updates that has room for a second copy
   std::vector<int> cpus;       ///< that these are bound to, one each; empty: anywhere
   std::filesystem::path nvme;  ///< folder of a local disk for the moments updated on the host
   bool any() const { return optimizer == Place::kHost || params == Place::kHost; }
@@ -122,10 +123,14 @@ struct UpdatePiece {
   const ParameterSpec& parameter;
   Tensor master, m, v;
   Tensor gradient;
-  Tensor copy_out;  ///< absent, or bf16: the new master rounded
+  Tensor copy_out;                   ///< absent, or bf16: the new master rounded
+  Tensor old_master, old_m, old_v;  ///< absent: master, m and v hold the state to begin from
 };
 /// Runs on any thread; all it needs beside its arguments it holds by value.
 using ShardUpdate = std::function<void(Context& context, const UpdatePiece& piece)>;
+
+/// What became of the update that guess_update foretold.
+enum class Guess : std::uint8_t { kNone, kRight, kWrong };
 
 /// Seconds of an update on the host.
 struct OffloadTimes {
@@ -189,9 +194,17 @@ class ZeroStore {
   void gradient_done(int unit);
   void end_micro_batch();
   void finish_gradients();
-  /// Enqueues the update of every trained range, each once. Its error may come later, from a call
-  /// that needs the unit.
-  void update(const ShardUpdate& update);
+  /// Before the last micro-batch's backward, if at all: the update that the step will probably
+  /// call for. Units with room for a second copy of their state (offload.early, the highest first)
+  /// are updated into it as soon as their gradient is on the host.
+  void guess_update(const ShardUpdate& update);
+  /// Whether guess_update would begin anything.
+  bool can_guess() const;
+  /// Enqueues the update of every trained range, each once. kRight: `update` is what guess_update
+  /// was given, and what it has done is kept; otherwise that is done anew, from the old state. Its
+  /// error may come later, from a call that needs the unit.
+  void update(const ShardUpdate& update, Guess guess = Guess::kNone);
+  /// Drops what was guessed when there was no update.
   void end_step();
   /// Tells that shard_gradient(unit) was written to after finish_gradients.
   void gradient_written(int unit);

@@ -136,7 +136,13 @@ struct Sharded {
 
   /// In step kBadStep the last data rank makes a NaN.
   StepPlan step(int number) {
-    toy.accumulate(store, mesh, zero, number * micro_batches(zero));
+    std::optional<StepPlan> guess;
+    toy.accumulate(store, mesh, zero, number * micro_batches(zero), [&] {
+      if (!store.can_guess()) return;
+      guess = decide({.label_tokens = shared_stats(number, zero).label_tokens}, state,
+                     optim_options());
+      guess_adamw(store, *guess);
+    });
     LocalStats local;
     for (std::int64_t i = 0; i < micro_batches(zero) / mesh.data_ranks(); ++i) {
       add_nll(local, static_cast<double>(kTokens));
@@ -150,7 +156,10 @@ struct Sharded {
     EXPECT_EQ(stats.label_tokens, shared_stats(number, zero).label_tokens);
     square_sum = stats.gradient_square_sum;
     const StepPlan plan = decide(stats, state, optim_options());
-    apply_adamw(store, plan);
+    apply_adamw(store, plan, guess);
+    if (guess && plan.action == StepAction::kApply) {
+      ++(same_update(*guess, plan) ? right : wrong);
+    }
     store.end_step();
     state = plan.next;
     return plan;
@@ -165,12 +174,13 @@ struct Sharded {
   Statistics statistics;
   PolicyState state;
   double square_sum = 0.0;
+  int right = 0, wrong = 0;  ///< guesses
 };
 
 std::string describe(const parallel::OffloadOptions& o) {
   const auto place = [](Place p) { return std::string(p == Place::kHost ? "host" : "device"); };
   return place(o.optimizer) + " " + place(o.params) + " " + std::to_string(o.resident) + " " +
-         o.nvme.string();
+         std::to_string(o.early) + " " + o.nvme.string();
 }
 
 void train(const MeshShape& shape, const ZeroOptions& options) {
@@ -193,6 +203,7 @@ void train(const MeshShape& shape, const ZeroOptions& options) {
   EXPECT_EQ(skipped, 1);
   EXPECT_GT(clipped, 0);  // the data reach both branches
   EXPECT_LT(clipped, kSteps);
+  EXPECT_EQ(run.right > 0 && run.wrong > 0, options.offload.early > 0.0);
   expect_equal_state(run.store, serial);
 }
 
@@ -240,6 +251,23 @@ TEST(TrainingMpi, OffloadDoesNotChangeTheBits) {
                .compute = compute,
                .offload = {
                    .optimizer = optimizer, .params = params, .resident = resident, .threads = 2}});
+      }
+    }
+  }
+}
+
+// Guesses that are right, wrong (the clip), and dropped (the step is skipped).
+TEST(TrainingMpi, EarlyUpdatesDoNotChangeTheBits) {
+  for (const DType compute : {DType::kFloat32, DType::kBFloat16}) {
+    for (const Place params : {Place::kDevice, Place::kHost}) {
+      for (const double early : {0.5, 1.0}) {
+        train({.shard = test_world().size()}, {.open_gradients = 1,
+                                               .slots = 12,
+                                               .compute = compute,
+                                               .offload = {.optimizer = Place::kHost,
+                                                           .params = params,
+                                                           .threads = 2,
+                                                           .early = early}});
       }
     }
   }

@@ -12,8 +12,9 @@ from train_testing import TrainTest, rank_pids
 
 KILLED = 128 + signal.SIGKILL
 ENDLESS = {"train.steps": 1000000, "data.validation": None}
-# offload.optimizer, offload.params, offload.resident
-OFFLOADS = (("host", "device", 0), ("host", "host", 0), ("device", "host", 0), ("host", "host", 0.33))
+# offload.optimizer, offload.params, offload.resident, offload.early
+OFFLOADS = (("host", "device", 0, 0), ("host", "host", 0, 0), ("device", "host", 0, 0), ("host", "host", 0.33, 0),
+            ("host", "device", 0, 0.5), ("host", "host", 0, 1))
 RECOMPUTES = {"all": {"recompute.layers": "all", "recompute.check": True}, "second": {"recompute.layers": [2]},
               "middle": {"recompute.layers": "middle"}, "cheap": {"recompute.cheap": True},
               "mixed": {"recompute.layers": [1], "recompute.cheap": True}}
@@ -43,10 +44,10 @@ class BitChecks(TrainTest):
         """The clip holds some of these steps; checkpoints and evaluations come while updates run."""
         changes = {"train.steps": 6, "optim.clip": 0.7, "checkpoint.every": 2, "eval.every": 3, **changes}
         plain = self.ordered(changes, ranks, name="plain")
-        for optimizer, params, resident in OFFLOADS:
-            name = f"{optimizer}-{params}-{resident}"
+        for optimizer, params, resident, early in OFFLOADS:
+            name = f"{optimizer}-{params}-{resident}-{early}"
             run = self.ordered({**changes, "offload.optimizer": optimizer, "offload.params": params,
-                                "offload.resident": resident}, ranks, name=name)
+                                "offload.resident": resident, "offload.early": early}, ranks, name=name)
             self.assertEqual(state_hash(run), state_hash(plain), name)
             self.assertEqual(losses(run), losses(plain), name)
             exposed = [s.get("offload_exposed_ms") for s in k25_testing.steps(run)]

@@ -82,6 +82,7 @@ struct ZeroConfig {
 struct OffloadConfig {
   parallel::Place optimizer = parallel::Place::kDevice, params = parallel::Place::kDevice;
   double resident = 0.0;
+  double early = 0.0;
   int threads = 0;   ///< 0: auto
   std::string nvme;  ///< "" when null
 };

@@ -89,7 +89,10 @@ void find_in_offload(const Config& c, Effects& effects) {
       c.offload.optimizer == parallel::Place::kHost || c.offload.params == parallel::Place::kHost;
   if (!any) effects.no_effect_of_all({"offload.resident"}, "nothing is offloaded");
   if (c.offload.optimizer == parallel::Place::kDevice) {
-    effects.no_effect_of_all({"offload.threads", "offload.nvme"}, "offload.optimizer is device");
+    effects.no_effect_of_all({"offload.threads", "offload.nvme", "offload.early"},
+                             "offload.optimizer is device");
+  } else if (!c.offload.nvme.empty()) {
+    effects.no_effect_of_all({"offload.early"}, "the moments are in a file (offload.nvme)");
   }
   if (any && c.offload.resident == 1.0) {
     effects.say("offload.resident", "keeps all state on the device, so nothing is offloaded");

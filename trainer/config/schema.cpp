@@ -208,6 +208,10 @@ std::vector<Key> offload_keys() {
       number("offload.resident", "0",
              "share of the offloaded state that stays on the device, lowest layers first",
              [](Config& c) -> auto& { return c.offload.resident; }, {0.0, 1.0}),
+      number("offload.early", "0",
+             "share of what the CPU updates, highest layers first, with room for a second copy: it "
+             "is updated during the last backward pass, in the hope that no clip comes",
+             [](Config& c) -> auto& { return c.offload.early; }, {0.0, 1.0}),
       integer_or(
           "offload.threads", "auto",
           "CPU threads of a rank's update; auto: the cores near its GPU that fall to it, less two "

@@ -132,6 +132,7 @@ parallel::ZeroOptions resolve_zero(const Config& config, const Model& model, Byt
                                             .params = config.offload.params,
                                             .resident = config.offload.resident,
                                             .threads = std::max(1, config.offload.threads),
+                                            .early = config.offload.early,
                                             .nvme = config.offload.nvme}};
   // Ordered by traffic, least first.
   for (const ReshardAfter reshard :

@@ -111,28 +111,44 @@ void Stepper::read_batch(const StepResult& result, std::int64_t micro_batch) {
       batch_);
 }
 
-void Stepper::accumulate_micro_batch(const StepResult& result, std::int64_t micro_batch,
-                                     optim::LocalStats& local, double& data_seconds) {
+BatchTensors Stepper::forward(const StepResult& result, std::int64_t micro_batch,
+                              optim::LocalStats& local, double& data_seconds) {
   {
     const ScopedTimer timer(data_seconds);
     const PhaseScope scope(*this, StepPhase::kData);
     read_batch(result, micro_batch);
   }
-  BatchTensors tensors;
-  {
-    const PhaseScope scope(*this, StepPhase::kForward);
-    tensors = upload_.upload(runtime_.context(), runtime_.mesh(), batch_);
-    const Model::Output output =
-        model_.forward(runtime_.context(), store_, tensors, Model::Purpose::kTrain);
-    const DebugInject& inject = config_.inject;
-    if (micro_batch == 0 && inject.tensor == kLoss && strikes(inject, step_)) {
-      const auto value = static_cast<float>(inject.value);
-      write_from_host(runtime_.context(), &value,
-                      output.nll_N.slice(0, inject.index, inject.index + 1));
-    }
-    losses_.add(runtime_.context(), output.nll_N);
-    local.label_tokens += batch_.label_tokens;
+  const PhaseScope scope(*this, StepPhase::kForward);
+  const BatchTensors tensors = upload_.upload(runtime_.context(), runtime_.mesh(), batch_);
+  const Model::Output output =
+      model_.forward(runtime_.context(), store_, tensors, Model::Purpose::kTrain);
+  const DebugInject& inject = config_.inject;
+  if (micro_batch == 0 && inject.tensor == kLoss && strikes(inject, step_)) {
+    const auto value = static_cast<float>(inject.value);
+    write_from_host(runtime_.context(), &value,
+                    output.nll_N.slice(0, inject.index, inject.index + 1));
   }
+  losses_.add(runtime_.context(), output.nll_N);
+  local.label_tokens += batch_.label_tokens;
+  return tensors;
+}
+
+// The guess: nothing clips and all is finite. Steps that clip come in rows, so behind one there is
+// no guess.
+void Stepper::guess_update(const optim::PolicyState& policy, std::int64_t label_tokens) {
+  guess_.reset();
+  if (clipped_ || !store_.can_guess()) return;
+  runtime_.mesh()
+      .data_comm()
+      .all_reduce_small({.name = "label tokens"}, {.integers = &label_tokens, .count = 1})
+      .wait();
+  optim::StepPlan plan = optim::decide({.label_tokens = label_tokens}, policy, config_.optim);
+  if (plan.action != optim::StepAction::kApply) return;
+  optim::guess_adamw(store_, plan);
+  guess_ = std::move(plan);
+}
+
+void Stepper::backward(const BatchTensors& tensors) {
   const PhaseScope scope(*this, StepPhase::kBackward);
   model_.backward(runtime_.context(), store_, tensors);
   store_.end_micro_batch();
@@ -177,7 +193,7 @@ void Stepper::finish_backward() {
 void Stepper::update(const optim::StepPlan& plan) {
   const PhaseScope scope(*this, StepPhase::kUpdate);
   if (plan.action == optim::StepAction::kApply) {
-    optim::apply_adamw(store_, plan);
+    optim::apply_adamw(store_, plan, guess_);
   }
   store_.end_step();
 }
@@ -200,7 +216,11 @@ StepResult Stepper::run(TrainState& state, bool save_and_stop) {
   for (std::int64_t round = 0; round < slots / ranks; ++round) {
     const std::int64_t slot = round * ranks + runtime_.mesh().data_rank();
     for (std::int64_t i = 0; i < per_slot; ++i) {
-      accumulate_micro_batch(result, slot * per_slot + i, local, result.data_seconds);
+      const BatchTensors tensors =
+          forward(result, slot * per_slot + i, local, result.data_seconds);
+      const bool last = round == slots / ranks - 1 && i == per_slot - 1;
+      if (last) guess_update(state.policy, local.label_tokens);
+      backward(tensors);
     }
   }
   finish_backward();
@@ -211,6 +231,7 @@ StepResult Stepper::run(TrainState& state, bool save_and_stop) {
   result.plan = optim::decide(result.stats, state.policy, config_.optim);
   if (result.plan.action == optim::StepAction::kApply) {
     state.label_tokens += result.stats.label_tokens;
+    clipped_ = result.plan.scale != 1.0 / static_cast<double>(result.stats.label_tokens);
   }
   update(result.plan);
   state.policy = result.plan.next;

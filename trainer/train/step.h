@@ -3,6 +3,7 @@
 // micro-batch -> ordered reduction -> the one host wait -> decide -> update.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -53,8 +54,11 @@ class Stepper {
  private:
   class PhaseScope;
   static std::int64_t micro_batches(const Config& config);  // of this rank in a step
-  void accumulate_micro_batch(const StepResult& result, std::int64_t micro_batch,
-                              optim::LocalStats& local, double& data_seconds);
+  BatchTensors forward(const StepResult& result, std::int64_t micro_batch, optim::LocalStats& local,
+                       double& data_seconds);
+  /// Before the last backward pass, with the label tokens of this rank's whole batch.
+  void guess_update(const optim::PolicyState& policy, std::int64_t label_tokens);
+  void backward(const BatchTensors& tensors);
   void read_batch(const StepResult& result, std::int64_t micro_batch);
   void inject_fault();
   void finish_backward();
@@ -75,6 +79,8 @@ class Stepper {
   optim::PhaseSeconds phases_{};  // since the last statistics
   double waited_ = 0.0;           // of this step, as the store tells it
   std::int64_t slept_at_ = 0;     // debug.slow_read
+  std::optional<optim::StepPlan> guess_;  // of this step
+  bool clipped_ = false;                  // the last step
 };
 
 }  // namespace k25::trainer

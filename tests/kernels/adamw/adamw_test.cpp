@@ -143,6 +143,35 @@ TEST(AdamW, EverySizeStaysInsideItsRange) {
   }
 }
 
+TEST(AdamW, BesideTheOldStateItHasTheSameBits) {
+  for (const std::int64_t n : {0, 1, 15, 16, 17, 1023, 1024, 1025, 16385}) {
+    for (const int shift : {0, 1, 2, 13}) {
+      op_test::for_each_context([&](Context& ctx) {
+        const State old = random_state(n), want = random_state(n);
+        const State next = random_state(n, Layout{.shift = shift});
+        const std::vector<std::uint8_t> before = old.master.bits();
+        adamw_update(ctx, {.grad_n = want.grad, .scalars = typical()},
+                     {.master_n = want.master, .m_n = want.m, .v_n = want.v, .copy_out_n = want.copy});
+        adamw_update(ctx,
+                     {.grad_n = old.grad,
+                      .scalars = typical(),
+                      .old_master_n = old.master,
+                      .old_m_n = old.m,
+                      .old_v_n = old.v},
+                     {.master_n = next.master, .m_n = next.m, .v_n = next.v, .copy_out_n = next.copy});
+        EXPECT_EQ(next.master.bits(), want.master.bits());
+        EXPECT_EQ(next.m.bits(), want.m.bits());
+        EXPECT_EQ(next.v.bits(), want.v.bits());
+        EXPECT_EQ(next.copy.bits(), want.copy.bits());
+        EXPECT_EQ(old.master.bits(), before);
+        for (const GuardedTensor* t : {&next.master, &next.m, &next.v, &next.copy}) {
+          EXPECT_TRUE(t->guards_intact());
+        }
+      });
+    }
+  }
+}
+
 TEST(AdamW, RefusesWhatDoesNotFit) {
   Context ctx = op_test::make_context();
   const ErrorKind usage = ErrorKind::kUsage;
@@ -155,6 +184,12 @@ TEST(AdamW, RefusesWhatDoesNotFit) {
   };
   EXPECT_TRUE(throws_error(call(a, {.master_n = small, .m_n = a, .v_n = a, .copy_out_n = {}}),
                            usage, {"adamw_update", "master_n is fp32 [3]", "expected fp32 [4]"}));
+  EXPECT_TRUE(throws_error(
+      [&] {
+        adamw_update(ctx, {.grad_n = a, .scalars = typical(), .old_master_n = a, .old_v_n = a},
+                     {.master_n = a, .m_n = a, .v_n = a, .copy_out_n = {}});
+      },
+      usage, {"old_m_n"}));
   EXPECT_TRUE(throws_error(call(a, {.master_n = a, .m_n = {}, .v_n = a, .copy_out_n = {}}), usage,
                            {"m_n is missing"}));
   EXPECT_TRUE(throws_error(call(a, {.master_n = a, .m_n = a, .v_n = low, .copy_out_n = {}}), usage,

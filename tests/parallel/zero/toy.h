@@ -130,10 +130,12 @@ class Toy {
     store.end_micro_batch();
   }
 
-  /// All micro-batches of this rank in one step; `step_base` numbers the step's first.
+  /// All micro-batches of this rank in one step; `step_base` numbers the step's first. `begun` is
+  /// called before them.
   void accumulate(ZeroStore& store, const Mesh& mesh, const ZeroOptions& options,
-                  std::int64_t step_base) const {
+                  std::int64_t step_base, const std::function<void()>& begun = {}) const {
     store.begin_step();
+    if (begun) begun();
     const std::int64_t per_slot = options.micro_batches_per_slot;
     for (std::int64_t slot = mesh.data_rank(); slot < options.slots; slot += mesh.data_ranks()) {
       for (std::int64_t j = 0; j < per_slot; ++j) {
