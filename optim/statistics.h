@@ -43,8 +43,8 @@ class Statistics {
  public:
   /// `state` gives the memory that `store` lives in; `host` is pinned when that is a GPU's.
   Statistics(parallel::Mesh& mesh, parallel::ZeroStore& store, Allocator& host, Allocator& state);
-  static Footprint plan(const std::vector<parallel::UnitSpec>& units, const parallel::MeshShape& mesh,
-                    Device device);
+  static Footprint plan(const std::vector<parallel::UnitSpec>& units,
+                        const parallel::MeshShape& mesh, Device device);
   /// After store.finish_gradients(): enqueues the sums. Then the host waits once (Mesh::wait).
   void begin(Context& context);
   /// Collective, after that wait.

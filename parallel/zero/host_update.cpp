@@ -127,22 +127,21 @@ void HostState::update_aside(int unit, const ShardUpdate& update) {
     at(units_, unit).gradient.wait();
   }
   const UnitLayout& layout = at(shape_.layouts, unit);
-  for_each_trained_range(
-      layout, at(shard_begin_, unit), layout.shard_elems, kOffloadChunk,
-      [&](const ParameterSpec& parameter, std::int64_t begin, std::int64_t end) {
-        const auto cut = [&](const std::vector<Tensor>& of_units) {
-          return at(of_units, unit).slice(0, begin, end);
-        };
-        update_range(update, unit, begin, end,
-                     {.parameter = parameter,
-                      .master = cut(memory_.next_masters),
-                      .m = cut(memory_.next_ms),
-                      .v = cut(memory_.next_vs),
-                      .old_master = cut(memory_.masters),
-                      .old_m = cut(memory_.ms),
-                      .old_v = cut(memory_.vs)},
-                     times);
-      });
+  for_each_trained_range(layout, at(shard_begin_, unit), layout.shard_elems, kOffloadChunk,
+                         [&](const ParameterSpec& parameter, std::int64_t begin, std::int64_t end) {
+                           const auto cut = [&](const std::vector<Tensor>& of_units) {
+                             return at(of_units, unit).slice(0, begin, end);
+                           };
+                           update_range(update, unit, begin, end,
+                                        {.parameter = parameter,
+                                         .master = cut(memory_.next_masters),
+                                         .m = cut(memory_.next_ms),
+                                         .v = cut(memory_.next_vs),
+                                         .old_master = cut(memory_.masters),
+                                         .old_m = cut(memory_.ms),
+                                         .old_v = cut(memory_.vs)},
+                                        times);
+                         });
   at(units_, unit).early_ready = shape_.copy_on_device(unit) ? up_.mark() : Work{};
   add_times(times);
 }

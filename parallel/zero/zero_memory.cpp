@@ -41,8 +41,8 @@ void check_options(const MeshShape& mesh, const ZeroOptions& options, int data_r
                                         options.offload.resident));
   }
   if (!(options.offload.early >= 0.0 && options.offload.early <= 1.0)) {
-    fail(ErrorKind::kUsage, fmt::format("offload.early is {}; it must be between 0 and 1",
-                                        options.offload.early));
+    fail(ErrorKind::kUsage,
+         fmt::format("offload.early is {}; it must be between 0 and 1", options.offload.early));
   }
 }
 

@@ -71,11 +71,11 @@ struct ZeroMemory {
   /// Of an early unit: fp32 [shard_elems], where the next state is guessed. A right guess exchanges
   /// them with masters, ms and vs.
   std::vector<Tensor> next_masters, next_ms, next_vs;
-  Tensor nvme_window;                   ///< host, room for kNvmeSlots chunks from a granule on
-  Tensor chunk, chunk_copy;             ///< device, [kOffloadChunk] fp32 and bf16
-  Tensor scratch;                       ///< fp32
-  Tensor finite_marks;                  ///< int64, per reduction of a step
-  Tensor host_marks;                    ///< where finite_marks of a GPU come to the host
+  Tensor nvme_window;        ///< host, room for kNvmeSlots chunks from a granule on
+  Tensor chunk, chunk_copy;  ///< device, [kOffloadChunk] fp32 and bf16
+  Tensor scratch;            ///< fp32
+  Tensor finite_marks;       ///< int64, per reduction of a step
+  Tensor host_marks;         ///< where finite_marks of a GPU come to the host
 
  private:
   void carve(const ZeroShape& shape);

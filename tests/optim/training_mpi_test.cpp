@@ -139,8 +139,8 @@ struct Sharded {
     std::optional<StepPlan> guess;
     toy.accumulate(store, mesh, zero, number * micro_batches(zero), [&] {
       if (!store.can_guess()) return;
-      guess = decide({.label_tokens = shared_stats(number, zero).label_tokens}, state,
-                     optim_options());
+      guess =
+          decide({.label_tokens = shared_stats(number, zero).label_tokens}, state, optim_options());
       guess_adamw(store, *guess);
     });
     LocalStats local;
@@ -261,13 +261,12 @@ TEST(TrainingMpi, EarlyUpdatesDoNotChangeTheBits) {
   for (const DType compute : {DType::kFloat32, DType::kBFloat16}) {
     for (const Place params : {Place::kDevice, Place::kHost}) {
       for (const double early : {0.5, 1.0}) {
-        train({.shard = test_world().size()}, {.open_gradients = 1,
-                                               .slots = 12,
-                                               .compute = compute,
-                                               .offload = {.optimizer = Place::kHost,
-                                                           .params = params,
-                                                           .threads = 2,
-                                                           .early = early}});
+        train({.shard = test_world().size()},
+              {.open_gradients = 1,
+               .slots = 12,
+               .compute = compute,
+               .offload = {
+                   .optimizer = Place::kHost, .params = params, .threads = 2, .early = early}});
       }
     }
   }

@@ -1,4 +1,5 @@
 """Documents, corpora, validation sets and mixtures that are broken, empty, tiny or changed."""
+import hashlib
 import json
 import os
 import pathlib
@@ -304,6 +305,27 @@ class MixtureTest(kt.K25Test):
 
 
 class ChangedDataTest(kt.K25Test):
+    def other_corpus(self, count):
+        """With the tokenizer of change()'s first one."""
+        return kt.corpus({"law": windows(count)},
+                         options=["--tokenizer", kt.corpus({"law": windows(30)}).parent / "tokenizer.model"])
+
+    def tree_but_lock(self):
+        return {name: content for name, content in kt.tree(self.run_dir).items() if name != "lock"}
+
+    def test_another_tokenizer_is_refused_whatever_is_allowed(self):
+        other = kt.corpus({"law": windows(60)}, vocab=290)
+        self.change(other)
+        first = kt.corpus({"law": windows(30)})
+        for changes in ({"train.allow_data_change": True, "train.steps": 9},
+                        {"train.init_from": str(self.run_dir), "run.dir": str(self.folder / "next")}):
+            before = self.tree_but_lock()
+            result = self.train({"data.validation": None, **changes}, 2, manifest=other)
+            self.assert_error(result, 3, "step-000003", *(hashlib.sha256((folder / "tokenizer.model").read_bytes()).hexdigest()
+                                for folder in (first.parent, other.parent)), "k25 prepare ... --tokenizer FILE")
+            self.assertEqual(self.tree_but_lock(), before)
+            self.assertFalse((self.folder / "next").exists())
+
     def change(self, to, steps=6):
         """Trains 3 steps on one corpus and goes on with another."""
         first = kt.corpus({"law": windows(30)})
@@ -357,7 +379,7 @@ class ChangedDataTest(kt.K25Test):
 
     def test_a_changed_corpus_is_refused_with_both_digests(self):  # A22
         for count in (60, 2):  # longer; shorter than what was consumed
-            other = kt.corpus({"law": windows(count)})
+            other = self.other_corpus(count)
             digest, result = self.change(other)
             before = kt.tree(self.run_dir / "checkpoints")
             self.assert_error(result, 3, digest, json.loads(self.shown_digest(other)), "train.allow_data_change")
@@ -365,7 +387,7 @@ class ChangedDataTest(kt.K25Test):
             shutil.rmtree(self.run_dir)
 
     def test_a_changed_corpus_may_be_allowed(self):  # A22
-        other = kt.corpus({"law": windows(2)})
+        other = self.other_corpus(2)
         self.change(other, steps=3)
         result = self.assert_ok(self.train({"train.steps": 6, "data.validation": None,
                                             "train.allow_data_change": True}, 2, manifest=other))

@@ -123,7 +123,7 @@ class OutputTest(kt.K25Test):
         (self.run_dir / "tensorboard").write_text("")
         self.assert_error(self.train(ranks=2), 4, self.run_dir / "tensorboard")
         (self.run_dir / "tensorboard").unlink()
-        (self.run_dir / "config.yaml").unlink()
+        self.assertFalse((self.run_dir / "config.yaml").exists())
         (self.run_dir / "config.yaml").mkdir()
         self.assert_error(self.train(ranks=2), 4, self.run_dir / "config.yaml")
 
@@ -132,6 +132,26 @@ class OutputTest(kt.K25Test):
         (self.run_dir / "letter.txt").write_text("dear reader")
         self.assert_error(self.train(ranks=2), 4, self.run_dir, "no k25 run")
         self.assertEqual(os.listdir(self.run_dir), ["letter.txt"])
+
+    def test_a_folder_with_files_of_a_run_s_names_is_no_run_directory(self):
+        mine = self.folder / "mine"
+        mine.mkdir()
+        config = mine / "config.yaml"
+        config.write_text("# mine\n" + kt.yaml_of(kt.tiny(mine, kt.corpus())))
+        (mine / "latest").write_text("notes")
+        for extra in ("checkpoints", "lock"):
+            before = kt.tree(mine)
+            for args in ((), ("--resume", "none")):
+                self.assert_error(kt.run(["train", config, *args]), 4, mine, "no k25 run", "a new or an empty folder")
+                self.assertEqual(kt.tree(mine), before)
+            (mine / extra).mkdir() if extra == "checkpoints" else (mine / extra).write_text("of another program")
+        # Relative, from inside.
+        self.assert_error(kt.run(["train", "config.yaml", "--set", "run.dir=."], cwd=mine), 4, "run.dir: '.'", "no k25 run")
+
+    def test_a_run_that_was_copied_without_its_lock(self):
+        self.assert_ok(self.train({"train.steps": 2}))
+        os.remove(self.run_dir / "lock")
+        self.assertIn("at step 2", self.assert_ok(self.train({"train.steps": 3})).stdout)
 
     def test_an_error_of_all_ranks_is_the_only_line(self):
         for changes, env, code, text in (({"optim.lr": "x"}, {}, 2, "optim.lr"), ({"comm.max_chunk": 1}, {}, 2, "[4, "),

@@ -207,6 +207,19 @@ class Targets(TrainTest):
         self.assertEqual(self.saved_steps(), [1])
         self.assertEqual(state_hash(self.run_dir / "checkpoints.before-1" / "step-000002"), before)
 
+    def test_a_disk_without_room_leaves_the_run_as_it_was(self):
+        self.assert_ok(self.train({"train.steps": 6, "checkpoint.every": 2, "checkpoint.keep": 9}))
+        before = k25_testing.tree(self.run_dir)
+        del before["lock"]  # signed by every start
+        for resume in ("none", "step:2", "auto"):
+            result = self.train({"train.steps": 8}, args=["--resume", resume], file_limit=500)
+            self.assert_error(result, 4, self.run_dir, "File too large")
+            after = k25_testing.tree(self.run_dir)
+            del after["lock"]
+            self.assertEqual(after, before, resume)
+        self.assertEqual(len(self.assert_ok(self.train({"train.steps": 8})).warnings), 0)
+        self.assertEqual([s["step"] for s in k25_testing.steps(self.run_dir)], list(range(1, 9)))
+
     def test_a_history_without_checkpoints_is_set_aside(self):
         self.assert_ok(self.train({"train.steps": 2}))
         history = (self.run_dir / "metrics.jsonl").read_text()
@@ -295,7 +308,8 @@ class Targets(TrainTest):
 
     def test_other_data_is_refused_unless_allowed(self):
         self.assert_ok(self.train({"train.steps": 2}))
-        longer = k25_testing.corpus({"law": {f"t{i}.txt": k25_testing.words(170, i) for i in range(9)}})
+        longer = k25_testing.corpus({"law": {f"t{i}.txt": k25_testing.words(170, i) for i in range(9)}},
+                                    options=["--tokenizer", k25_testing.corpus().parent / "tokenizer.model"])
         self.assert_error(self.train({}, 2, longer), 3, "was trained on corpus", "data.train now has")
         self.assert_error(self.train({"data.validation.fraction": 0.4}, 2), 3,
                           "data.validation changed", f"(data.validation: {self.config_path}:")

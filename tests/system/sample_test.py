@@ -46,6 +46,12 @@ class SampleTest(TrainedTest):
         greedy = self.sample("--prompt", "the", "--temperature", "0", "--seed", "1").stdout
         self.assertEqual(greedy, self.sample("--prompt", "the", "--top-k", "1", "--seed", "2").stdout)
 
+    def test_a_model_with_more_rows_than_the_tokenizer_has_pieces(self):
+        run = self.folder / "run"
+        self.assert_ok(self.train({"train.steps": 1, "model.vocab": 4000}, run_dir=run))
+        for seed in range(5):  # 300 of 4000 ids mean something
+            self.assert_ok(kt.run(["sample", run, "--temperature", "1", "--top-k", "0", "--seed", str(seed)]))
+
     def test_more_tokens_than_a_window(self):
         text = self.assert_ok(self.sample("--prompt", kt.words(200, 5), "--tokens", "40", "--temperature", "0")).stdout
         self.assertTrue(text.startswith(kt.words(200, 5)))

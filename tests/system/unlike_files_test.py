@@ -87,6 +87,20 @@ class UnlikeFiles(TrainTest):
         self.assertNotIn("removed", self.assert_ok(self.train({**changes, "train.steps": 7}, manifest=manifest)).stderr)
         self.assertFalse(left.exists())
 
+    def test_checkpoints_that_cannot_be_saved_are_told_at_the_start(self):
+        manifest = self.reachable_corpus()
+        self.assert_ok(self.train({"train.steps": 2}, manifest=manifest))
+        if os.geteuid() == 0:
+            for path in [self.run_dir, *self.run_dir.rglob("*")]:
+                os.chown(path, 65534, 65534)
+        self.config_path.chmod(0o644)
+        checkpoints = self.run_dir / "checkpoints"
+        checkpoints.chmod(0o555)
+        result = self.as_nobody("train", self.config_path, "--set", "train.steps=900")
+        self.assert_error(result, 4, checkpoints, "cannot save checkpoints there: Permission denied", "permissions")
+        self.assertEqual(self.steps_done(), 2)
+        checkpoints.chmod(0o755)
+
     def test_no_checkpoint_that_may_be_read(self):
         manifest = self.reachable_corpus()
         self.assert_ok(self.train({"train.steps": 2}, manifest=manifest))

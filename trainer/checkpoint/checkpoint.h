@@ -55,12 +55,19 @@ std::optional<std::filesystem::path> find_resume_target(parallel::Communicator& 
                                                         const std::string& resume,
                                                         std::vector<std::string>& notes);
 
-/// Collective, right before the first file of a start is written, when nothing else can refuse it.
+/// What set_aside_for renamed.
+struct Renamed {
+  std::filesystem::path from, to;
+};
+/// One rank, right before the first file of a start is written, when nothing else can refuse it.
 /// Going on from a named target sets aside what the run directory holds of later steps (everything,
-/// when the target is elsewhere), a fresh start everything: renamed, never removed.
-void set_aside_for(parallel::Communicator& comm, const std::filesystem::path& run_dir,
-                   const std::string& resume, const std::optional<std::filesystem::path>& target,
-                   std::vector<std::string>& notes);
+/// when the target is elsewhere), a fresh start everything: renamed, never removed. All of it or,
+/// with kCheckpoint, nothing.
+std::vector<Renamed> set_aside_for(const std::filesystem::path& run_dir, const std::string& resume,
+                                   const std::optional<std::filesystem::path>& target,
+                                   std::vector<std::string>& notes);
+/// For a start that fails after all.
+void put_back(const std::vector<Renamed>& renamed) noexcept;
 
 /// Whether `folder` is one of the run's own checkpoints.
 bool is_step_of(const std::filesystem::path& run_dir, const std::filesystem::path& folder);

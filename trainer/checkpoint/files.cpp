@@ -168,20 +168,21 @@ void make_unfinished(const fs::path& folder) {
   fs::create_directory(unfinished);
 }
 
-std::string set_step_aside(const fs::path& folder) {
+fs::path free_name_aside(const fs::path& folder) {
   const auto name = [&](int n) { return folder.string() + ".set-aside-" + std::to_string(n); };
   int n = 1;
   while (fs::exists(fs::symlink_status(name(n)))) ++n;
-  fs::rename(folder, name(n));  // the folder itself may be closed to this user
-  data::sync_folder(folder.parent_path(), ErrorKind::kCheckpoint);
-  return fs::path(name(n)).filename().string();
+  return name(n);
 }
 
 std::string move_into_place(const fs::path& unfinished, const fs::path& folder) {
-  std::string aside;
-  if (fs::exists(fs::symlink_status(folder))) aside = set_step_aside(folder);
+  fs::path aside;
+  if (fs::exists(fs::symlink_status(folder))) {
+    aside = free_name_aside(folder);
+    fs::rename(folder, aside);  // the folder itself may be closed to this user
+  }
   data::rename_durably(unfinished, folder, ErrorKind::kCheckpoint);
-  return aside;
+  return aside.filename().string();
 }
 
 std::vector<std::string> retain(const fs::path& run_dir, std::int64_t newest, std::int64_t keep,

@@ -44,8 +44,8 @@ void remove_whole(const std::filesystem::path& folder);
 /// Makes the empty folder step-N.tmp for step-N, whatever stood there.
 void make_unfinished(const std::filesystem::path& folder);
 
-/// Renames a checkpoint's folder to step-N.set-aside-M, the first free; returns its new name.
-std::string set_step_aside(const std::filesystem::path& folder);
+/// step-N.set-aside-M beside a checkpoint's folder, the first M that is free.
+std::filesystem::path free_name_aside(const std::filesystem::path& folder);
 
 /// Moves a finished folder to its name. What stands there is not this run's doing (whoever starts
 /// sets later steps aside) and may be a checkpoint: it is set aside. Returns its new name, or "".

@@ -67,8 +67,15 @@ std::vector<std::string> find_candidates(const fs::path& run_dir, const std::str
   return found;
 }
 
+void rename_noted(const fs::path& from, const fs::path& to, std::vector<Renamed>& renamed) {
+  fs::rename(from, to);  // a folder itself may be closed to this user
+  renamed.push_back({from, to});
+  data::sync_folder(from.parent_path(), ErrorKind::kCheckpoint);
+}
+
 // What an earlier run left here is set aside, not overwritten.
-void set_aside(const fs::path& run_dir, const std::string& why, std::vector<std::string>& notes) {
+void set_aside(const fs::path& run_dir, const std::string& why, std::vector<Renamed>& renamed,
+               std::vector<std::string>& notes) {
   if (step_folders(run_dir).empty() && !is_there(run_dir / "metrics.jsonl")) return;
   // The checkpoints last: as long as they are there, a second try does the rest.
   const auto names = {"latest",      "best",        "metrics.jsonl", "stalls.jsonl",
@@ -82,8 +89,7 @@ void set_aside(const fs::path& run_dir, const std::string& why, std::vector<std:
   while (is_taken(n)) ++n;
   for (const char* name : names) {
     if (!fs::exists(run_dir / name)) continue;
-    data::rename_durably(run_dir / name, run_dir / fmt::format("{}.before-{}", name, n),
-                         ErrorKind::kCheckpoint);
+    rename_noted(run_dir / name, run_dir / fmt::format("{}.before-{}", name, n), renamed);
   }
   notes.push_back(fmt::format("{}: the earlier run's files in {} are now *.before-{}", why,
                               run_dir.string(), n));
@@ -92,20 +98,25 @@ void set_aside(const fs::path& run_dir, const std::string& why, std::vector<std:
 // Going on from an earlier step abandons the later ones, be they named so or passed over: they are
 // set aside, so that the next `auto` does not jump back to them and no save meets them.
 void abandon_others(const fs::path& run_dir, const fs::path& target, const std::string& resume,
-                    std::vector<std::string>& notes) {
+                    std::vector<Renamed>& renamed, std::vector<std::string>& notes) {
   const std::vector<StepFolder> steps = step_folders(run_dir);
   const auto here = std::find_if(steps.begin(), steps.end(), [&](const StepFolder& step) {
     return fs::equivalent(step.path, target);
   });
   if (here == steps.end()) {
-    return set_aside(run_dir, "--resume " + resume + " is not in this run directory", notes);
+    const std::string why = "--resume " + resume + " is not in this run directory";
+    return set_aside(run_dir, why, renamed, notes);
   }
   if (here + 1 == steps.end() && resume == "auto") return;
-  for (auto later = here + 1; later != steps.end(); ++later) {
-    notes.push_back(fmt::format("{} lies after the step resumed from and is now {}",
-                                later->path.string(), set_step_aside(later->path)));
-  }
-  write_pointer(run_dir, "latest", here->path.filename().string());
+  // Its pointer is on the disk, lacking only its name, before anything changes.
+  write_pointer(run_dir, "latest", here->path.filename().string(), [&] {
+    for (auto later = here + 1; later != steps.end(); ++later) {
+      const fs::path aside = free_name_aside(later->path);
+      rename_noted(later->path, aside, renamed);
+      notes.push_back(fmt::format("{} lies after the step resumed from and is now {}",
+                                  later->path.string(), aside.filename().string()));
+    }
+  });
   const std::string best = read_pointer(run_dir, "best");
   if (!best.empty() && !fs::exists(run_dir / "checkpoints" / best)) fs::remove(run_dir / "best");
 }
@@ -192,19 +203,29 @@ std::optional<fs::path> find_resume_target(parallel::Communicator& comm, const f
   return folders.front();
 }
 
-void set_aside_for(parallel::Communicator& comm, const fs::path& run_dir, const std::string& resume,
-                   const std::optional<fs::path>& target, std::vector<std::string>& notes) {
-  const std::vector<std::string> done = on_rank0(comm, [&] {
-    std::vector<std::string> lines;
-    if (!target) {
+std::vector<Renamed> set_aside_for(const fs::path& run_dir, const std::string& resume,
+                                   const std::optional<fs::path>& target,
+                                   std::vector<std::string>& notes) {
+  std::vector<Renamed> renamed;
+  try {
+    with_file_errors([&] {
+      if (target) return abandon_others(run_dir, *target, resume, renamed, notes);
       const bool told = resume == "none";
-      set_aside(run_dir, told ? "--resume none" : "there is no checkpoint to go on from", lines);
-    } else {
-      abandon_others(run_dir, *target, resume, lines);
-    }
-    return lines;
-  });
-  notes.insert(notes.end(), done.begin(), done.end());
+      set_aside(run_dir, told ? "--resume none" : "there is no checkpoint to go on from", renamed,
+                notes);
+    });
+  } catch (const Error&) {
+    put_back(renamed);
+    throw;
+  }
+  return renamed;
+}
+
+void put_back(const std::vector<Renamed>& renamed) noexcept {
+  for (auto r = renamed.rbegin(); r != renamed.rend(); ++r) {
+    std::error_code ignored;
+    fs::rename(r->to, r->from, ignored);
+  }
 }
 
 }  // namespace k25::trainer

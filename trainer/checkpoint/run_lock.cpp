@@ -11,8 +11,10 @@
 #include <ctime>
 #include <filesystem>
 
+#include "data/io/atomic_file.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/files.h"
+#include "trainer/checkpoint/step_folder.h"
 
 namespace k25::trainer {
 namespace {
@@ -36,16 +38,44 @@ std::string read_owner(int fd) {
                : "another run that has just started";
 }
 
-// A run scatters its files over run.dir: a folder that holds something else is refused.
-void require_run_directory(const fs::path& folder) {
-  for (const char* mark : {"lock", "config.yaml", "checkpoints"}) {
-    if (is_there(folder / mark)) return;
-  }
+// What every run signs its lock with. An empty one is of a run that ended between the two.
+bool is_lock_of_a_run(const fs::path& lock) {
+  if (!is_there(lock)) return false;
+  if (type_at(lock) != fs::file_type::regular) return true;  // require_regular_files names it
   std::error_code error;
-  if (fs::is_empty(folder, error) || error) return;
+  if (fs::file_size(lock, error) == 0 || error) return true;
+  std::string text;
+  try {
+    text = data::read_file(lock, ErrorKind::kCheckpoint, Bytes{4096});
+  } catch (const Error&) {
+    return true;  // its opening tells why
+  }
+  return text.rfind("pid ", 0) == 0 && text.find(" on host ") != std::string::npos;
+}
+
+// A run scatters its files over run.dir and replaces those of its names: a folder that holds
+// something else is refused, be it a config.yaml. A run that was copied without its lock has steps.
+void require_run_directory(const fs::path& folder) {
+  if (is_lock_of_a_run(folder / "lock")) return;
+  if (is_there(folder / "checkpoints") && !step_folders(folder).empty()) return;
+  std::error_code error;
+  fs::directory_iterator entry(folder, error);
+  if (error || entry == fs::directory_iterator()) return;
+  fail(
+      ErrorKind::kCheckpoint,
+      fmt::format("run.dir: '{}' holds files that are no k25 run ({} and perhaps others); choose a "
+                  "new or an empty folder",
+                  folder.string(), entry->path().filename().string()));
+}
+
+// Told now, not at the first save.
+void require_writable_checkpoints(const fs::path& run_dir) {
+  const fs::path folder = run_dir / "checkpoints";
+  if (!is_there(folder) || faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) == 0)
+    return;
   fail(ErrorKind::kCheckpoint,
-       "run.dir: '" + folder.string() +
-           "' holds files that are no k25 run; choose a new or an empty folder");
+       folder.string() + ": this user cannot save checkpoints there: " + std::strerror(errno) +
+           "; mend its permissions or its disk, or choose another run.dir");
 }
 
 [[noreturn]] void fail_to_write(const fs::path& lock) {
@@ -86,6 +116,7 @@ RunLock::RunLock(const fs::path& run_dir) : run_dir_(run_dir), path_(run_dir / "
     make_folders(run_dir_, made_);
     require_run_directory(run_dir_);
     require_regular_files(run_dir_);
+    require_writable_checkpoints(run_dir_);
     open_and_take();
     sign();
   } catch (const Error&) {

@@ -75,7 +75,9 @@ std::string sample_text(Runtime& runtime, Model& model, parallel::ZeroStore& sto
                   Model::Purpose::kEvaluate);
     const std::int64_t last =
         std::min<std::int64_t>(static_cast<std::int64_t>(tokens.size()), model.shape().tokens) - 1;
-    const std::vector<float> logits = model.logits(runtime.context(), store, last);
+    std::vector<float> logits = model.logits(runtime.context(), store, last);
+    // model.vocab may be larger; what lies beyond has no piece and was no label.
+    logits.resize(std::min(logits.size(), static_cast<std::size_t>(tokenizer.vocab())));
     const std::int32_t next = pick_token(logits, options, i);
     if (next == tokenizer.end_of_document()) break;
     tokens.push_back(next);

@@ -34,7 +34,22 @@ std::string what_changed(const CheckpointInfo& checkpoint, const Config& config,
       folder, order);
 }
 
+// "" when the weights' tokenizer is `now`, or nobody knows.
+std::string other_tokenizer(const CheckpointInfo& checkpoint, const std::string& now) {
+  const std::string& saved = checkpoint.state.tokenizer_digest;
+  if (saved.empty() || saved == now) return "";
+  return fmt::format(
+      "the tokenizer of its corpus was {}, that of data.train is {}, so that token ids mean other "
+      "text; prepare the corpus with the old one (k25 prepare ... --tokenizer FILE)",
+      saved, now);
+}
+
 }  // namespace
+
+void require_same_tokenizer(const CheckpointInfo& checkpoint, const std::string& tokenizer) {
+  const std::string other = other_tokenizer(checkpoint, tokenizer);
+  if (!other.empty()) fail(ErrorKind::kData, checkpoint.folder.string() + ": " + other);
+}
 
 DataIdentity identify_data(const Config& config, const data::Corpus& corpus,
                            const data::Split& split, const data::Sampler& sampler) {
@@ -63,7 +78,11 @@ TrainState adopt_state(const CheckpointInfo& checkpoint, const Config& config,
   }
   TrainState state = saved;
   const std::string changed = what_changed(checkpoint, config, now);
+  const std::string tokenizer = other_tokenizer(checkpoint, now.tokenizer_digest);
   if (!changed.empty()) {
+    if (!tokenizer.empty()) {
+      throw parallel::AgreedError(ErrorKind::kData, changed + "; " + tokenizer, 0);
+    }
     if (!config.train.allow_data_change) {
       throw parallel::AgreedError(
           ErrorKind::kData,

@@ -24,10 +24,14 @@ std::string tokenizer_digest(const std::filesystem::path& model);
 DataIdentity identify_data(const Config& config, const data::Corpus& corpus,
                            const data::Split& split, const data::Sampler& sampler);
 
+/// Throws kData when the weights were trained with another tokenizer than `tokenizer` (a digest):
+/// the rows of embedding and head would mean other pieces. An older checkpoint has no record of it.
+void require_same_tokenizer(const CheckpointInfo& checkpoint, const std::string& tokenizer);
+
 /// The state to go on with. The same on all ranks, so its errors are AgreedError: kUsage for
 /// another seed, kData for other data, both digests named, unless train.allow_data_change: then the
-/// samples start over and the best step is forgotten. Other mixture weights hold from here
-/// (changes.h warns of them).
+/// samples start over and the best step is forgotten. Another tokenizer is never taken. Other
+/// mixture weights hold from here (changes.h warns of them).
 TrainState adopt_state(const CheckpointInfo& checkpoint, const Config& config,
                        const DataIdentity& now, std::vector<std::string>& warnings);
 

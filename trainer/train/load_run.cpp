@@ -9,6 +9,7 @@
 #include "trainer/checkpoint/step_folder.h"
 #include "trainer/config/places.h"
 #include "trainer/config/yaml_tree.h"
+#include "trainer/train/adopt.h"
 #include "trainer/train/changes.h"
 #include "trainer/train/memory_plan.h"
 
@@ -175,13 +176,15 @@ LoadedRun load_run(parallel::World& world, const std::filesystem::path& path,
   }
 }
 
-void load_initial_weights(Runtime& runtime, const Config& config, parallel::ZeroStore& store,
-                          std::vector<std::string>& warnings) {
+void load_initial_weights(Runtime& runtime, const Config& config, const std::string& tokenizer,
+                          parallel::ZeroStore& store, std::vector<std::string>& warnings) {
   const std::string folder = parallel::from_rank0(runtime.comm(), "init_from", [&] {
     return find_checkpoint(config.train.init_from, "", "best").string();
   });
   parallel::collectively(runtime.comm(), "init_from", [&] {
-    require_same_layout(read_checkpoint_info(folder), config.model, warnings);
+    const CheckpointInfo info = read_checkpoint_info(folder);
+    require_same_layout(info, config.model, warnings);
+    require_same_tokenizer(info, tokenizer);
   });
   load_checkpoint(runtime.mesh(), store, folder, LoadWhat::kWeightsOnly);
 }

@@ -41,8 +41,9 @@ LoadedRun load_run(parallel::World& world, const std::filesystem::path& path,
                    std::int64_t batch);
 
 /// Collective. The weights that train.init_from names become the store's; what the config has that
-/// the checkpoint had not is a warning, or kCheckpoint (see require_same_layout()).
-void load_initial_weights(Runtime& runtime, const Config& config, parallel::ZeroStore& store,
-                          std::vector<std::string>& warnings);
+/// the checkpoint had not is a warning, or kCheckpoint (see require_same_layout()); another
+/// tokenizer than `tokenizer` (a digest) is kData.
+void load_initial_weights(Runtime& runtime, const Config& config, const std::string& tokenizer,
+                          parallel::ZeroStore& store, std::vector<std::string>& warnings);
 
 }  // namespace k25::trainer

@@ -216,8 +216,7 @@ StepResult Stepper::run(TrainState& state, bool save_and_stop) {
   for (std::int64_t round = 0; round < slots / ranks; ++round) {
     const std::int64_t slot = round * ranks + runtime_.mesh().data_rank();
     for (std::int64_t i = 0; i < per_slot; ++i) {
-      const BatchTensors tensors =
-          forward(result, slot * per_slot + i, local, result.data_seconds);
+      const BatchTensors tensors = forward(result, slot * per_slot + i, local, result.data_seconds);
       const bool last = round == slots / ranks - 1 && i == per_slot - 1;
       if (last) guess_update(state.policy, local.label_tokens);
       backward(tensors);

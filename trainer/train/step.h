@@ -75,10 +75,10 @@ class Stepper {
   data::Batch batch_;
   BatchUpload upload_;
   SequenceLosses losses_;
-  std::int64_t step_ = 0;         // the one under way, from 1
-  optim::PhaseSeconds phases_{};  // since the last statistics
-  double waited_ = 0.0;           // of this step, as the store tells it
-  std::int64_t slept_at_ = 0;     // debug.slow_read
+  std::int64_t step_ = 0;                 // the one under way, from 1
+  optim::PhaseSeconds phases_{};          // since the last statistics
+  double waited_ = 0.0;                   // of this step, as the store tells it
+  std::int64_t slept_at_ = 0;             // debug.slow_read
   std::optional<optim::StepPlan> guess_;  // of this step
   bool clipped_ = false;                  // the last step
 };

@@ -47,6 +47,7 @@ class TrainRun {
   void start_state();
   bool is_done() const;
   void open_files();
+  void write_config_and_open_metrics();
   void report_start();
   void evaluate();
   bool one_step(const std::atomic<bool>& save_and_stop);
@@ -197,7 +198,7 @@ void TrainRun::start_state() {
     collectively(runtime_.comm(), "initial parameters",
                  [&] { initialize_parameters(*store_, config_.run.seed); });
     if (!config_.train.init_from.empty()) {
-      load_initial_weights(runtime_, config_, *store_, warnings_);
+      load_initial_weights(runtime_, config_, data.tokenizer_digest, *store_, warnings_);
       state_.init_digest = state_digest(runtime_.mesh(), *store_);
     }
     state_.mixture = data.initial;
@@ -218,23 +219,36 @@ bool TrainRun::is_done() const { return state_.step >= config_.train.steps; }
 // The first that changes what stands in the run directory: everything that can refuse the start has
 // had its say. A run that is done already changes nothing.
 void TrainRun::open_files() {
-  if (!is_done()) {
-    set_aside_for(runtime_.comm(), config_.run.dir, config_.train.resume, resume_target_,
-                  warnings_);
-  }
   collectively(runtime_.comm(), "metrics", [&] {
     if (!runtime_.is_root()) return;
     LogConfig log = config_.log;
     if (is_done()) {
       require_own_checkpoint(config_, *resume_target_, state_.step);
       log.metrics = log.tensorboard = false;
+      metrics_ = std::make_unique<Metrics>(config_.run.dir, log, state_.step);
     } else {
-      data::write_file_atomically(std::filesystem::path(config_.run.dir) / "config.yaml",
-                                  parsed_.resolved, ErrorKind::kCheckpoint);
+      write_config_and_open_metrics();
     }
-    metrics_ = std::make_unique<Metrics>(config_.run.dir, log, state_.step);
     if (!metrics_->warning().empty()) warnings_.push_back(metrics_->warning());
   });
+}
+
+// The config is on the disk, lacking only its name, before anything of an earlier run is renamed;
+// a disk without room for it or for the metrics leaves the directory as it was.
+void TrainRun::write_config_and_open_metrics() {
+  const std::filesystem::path run_dir = config_.run.dir;
+  std::vector<Renamed> renamed;
+  try {
+    data::write_file_atomically(
+        run_dir / "config.yaml", parsed_.resolved, ErrorKind::kCheckpoint, [&] {
+          renamed = set_aside_for(run_dir, config_.train.resume, resume_target_, warnings_);
+          metrics_ = std::make_unique<Metrics>(run_dir, config_.log, state_.step);
+        });
+  } catch (const Error&) {
+    metrics_.reset();
+    put_back(renamed);
+    throw;
+  }
 }
 
 void TrainRun::report_start() {

@@ -150,15 +150,17 @@ TEST(AdamW, BesideTheOldStateItHasTheSameBits) {
         const State old = random_state(n), want = random_state(n);
         const State next = random_state(n, Layout{.shift = shift});
         const std::vector<std::uint8_t> before = old.master.bits();
-        adamw_update(ctx, {.grad_n = want.grad, .scalars = typical()},
-                     {.master_n = want.master, .m_n = want.m, .v_n = want.v, .copy_out_n = want.copy});
-        adamw_update(ctx,
-                     {.grad_n = old.grad,
-                      .scalars = typical(),
-                      .old_master_n = old.master,
-                      .old_m_n = old.m,
-                      .old_v_n = old.v},
-                     {.master_n = next.master, .m_n = next.m, .v_n = next.v, .copy_out_n = next.copy});
+        adamw_update(
+            ctx, {.grad_n = want.grad, .scalars = typical()},
+            {.master_n = want.master, .m_n = want.m, .v_n = want.v, .copy_out_n = want.copy});
+        adamw_update(
+            ctx,
+            {.grad_n = old.grad,
+             .scalars = typical(),
+             .old_master_n = old.master,
+             .old_m_n = old.m,
+             .old_v_n = old.v},
+            {.master_n = next.master, .m_n = next.m, .v_n = next.v, .copy_out_n = next.copy});
         EXPECT_EQ(next.master.bits(), want.master.bits());
         EXPECT_EQ(next.m.bits(), want.m.bits());
         EXPECT_EQ(next.v.bits(), want.v.bits());

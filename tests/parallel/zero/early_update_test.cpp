@@ -26,9 +26,8 @@ std::vector<UnitSpec> three_units() {
 }
 
 ZeroOptions options(double early, Place params = Place::kDevice) {
-  return {
-      .compute = DType::kBFloat16,
-      .offload = {.optimizer = Place::kHost, .params = params, .threads = 2, .early = early}};
+  return {.compute = DType::kBFloat16,
+          .offload = {.optimizer = Place::kHost, .params = params, .threads = 2, .early = early}};
 }
 
 class EarlyUpdateTest : public testing::Test {
@@ -46,8 +45,8 @@ class EarlyUpdateTest : public testing::Test {
         return (aside ? old : now).data<float>()[i];
       };
       for (std::int64_t i = 0; i < piece.master.numel(); ++i) {
-        piece.master.data<float>()[i] = next(piece.old_master, piece.master, i) +
-                                        piece.gradient.data<float>()[i] + add;
+        piece.master.data<float>()[i] =
+            next(piece.old_master, piece.master, i) + piece.gradient.data<float>()[i] + add;
         piece.m.data<float>()[i] = next(piece.old_m, piece.m, i) + 1.0F;
         piece.v.data<float>()[i] = next(piece.old_v, piece.v, i) + 2.0F;
         if (piece.copy_out) {
@@ -216,8 +215,7 @@ TEST_F(EarlyUpdateTest, TheHighestUnitsHaveRoomForTheirSecondCopy) {
   const data::ScratchFolder folder;
   ZeroOptions in_file = options(1.0);
   in_file.offload.nvme = folder.path();
-  EXPECT_FALSE(
-      ZeroStore(mesh_, three_units(), in_file, context_, allocator_, &host_).can_guess());
+  EXPECT_FALSE(ZeroStore(mesh_, three_units(), in_file, context_, allocator_, &host_).can_guess());
   for (const double wrong : {-0.1, 1.1, std::nan("")}) {
     expect_error(
         ErrorKind::kUsage, [&] { ZeroStore::plan(three_units(), {}, options(wrong)); },

@@ -1,6 +1,9 @@
 // Which checkpoint a run goes on from, and what becomes of the others.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
 #include "tests/trainer/checkpoint/job.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/files.h"
@@ -30,7 +33,11 @@ class Resume : public testing::Test {
   std::string find_and_start(const std::string& resume) {
     notes_.clear();
     const auto target = find_resume_target(test_world().comm(), run_.path(), resume, notes_);
-    set_aside_for(test_world().comm(), run_.path(), resume, target, notes_);
+    const std::string notes = parallel::from_rank0(test_world().comm(), "set aside", [&] {
+      set_aside_for(run_.path(), resume, target, notes_);
+      return nlohmann::json(notes_).dump();
+    });
+    notes_ = nlohmann::json::parse(notes).get<std::vector<std::string>>();
     return target ? target->filename().string() : "none";
   }
   fs::path step(std::int64_t n) const { return run_.path() / "checkpoints" / step_folder_name(n); }
@@ -70,6 +77,28 @@ TEST_F(Resume, AutoSetsAsideWhatItPassesOver) {
   EXPECT_TRUE(fs::exists(step(2).string() + ".set-aside-1/manifest.json"));
   EXPECT_EQ(find_and_start("auto"), "step-000001");
   EXPECT_TRUE(notes_.empty());
+}
+
+// A start that fails after it has set aside leaves everything as it was.
+TEST_F(Resume, WhatWasSetAsideIsPutBack) {
+  on_rank0([&] {
+    data::write_text(run_.path() / "config.yaml", "old");
+    const auto names = [&] {
+      std::vector<std::string> found;
+      for (const auto& entry : fs::recursive_directory_iterator(run_.path())) {
+        found.push_back(entry.path().string());
+      }
+      std::sort(found.begin(), found.end());
+      return found;
+    };
+    const std::vector<std::string> before = names();
+    const std::vector<Renamed> all = set_aside_for(run_.path(), "none", std::nullopt, notes_);
+    EXPECT_NE(names(), before);
+    put_back(all);
+    EXPECT_EQ(names(), before);
+    put_back(set_aside_for(run_.path(), "step:1", step(1), notes_));
+    EXPECT_EQ(names(), before);
+  });
 }
 
 TEST_F(Resume, ARenamedCheckpointIsNotRemovedAsAnOldOne) {

@@ -207,6 +207,7 @@ TEST(Rest, what_is_not_built_is_refused) {
            {"offload.params=nvme", "offload.params"},
            {"offload.resident=1.5", "offload.resident"},
            {"offload.resident=-0.1", "offload.resident"},
+           {"offload.early=1.1", "offload.early"},
            {"offload.threads=0", "offload.threads"},
            {"mesh.context=2", "mesh.context"},
            {"optim.type=sgd", "optim.type"}}) {

@@ -109,6 +109,34 @@ TEST(Adopt, OtherDataOnRequestStartOverAndForgetTheBestStep) {
   EXPECT_EQ(s.policy, saved().state.policy);
 }
 
+TEST(Adopt, AnotherTokenizerIsRefusedAlsoOnRequest) {
+  CheckpointInfo s = saved();
+  s.state.tokenizer_digest = "old pieces";
+  DataIdentity now = data_now();
+  now.corpus_digest = "another";
+  now.tokenizer_digest = "new pieces";
+  Config c = config();
+  c.train.allow_data_change = true;
+  std::vector<std::string> warnings;
+  try {
+    adopt_state(s, c, now, warnings);
+    FAIL() << "taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kData);
+    for (const char* part :
+         {"corpus corpus", "another", "old pieces", "new pieces", "--tokenizer"}) {
+      EXPECT_TRUE(contains(error.what(), part)) << error.what();
+    }
+    EXPECT_FALSE(contains(error.what(), "allow_data_change")) << error.what();
+  }
+  now.tokenizer_digest = "old pieces";
+  EXPECT_EQ(adopt_state(s, c, now, warnings).step, 10);
+  EXPECT_THROW(require_same_tokenizer(s, "new pieces"), Error);
+  require_same_tokenizer(s, "old pieces");
+  s.state.tokenizer_digest.clear();  // an older checkpoint
+  require_same_tokenizer(s, "new pieces");
+}
+
 TEST(Adopt, OtherWeightsHoldFromHere) {
   DataIdentity now = data_now();
   now.initial.weights = {0.5, 0.5};
