@@ -12,6 +12,7 @@ namespace k25::kernels {
 namespace {
 
 constexpr const char* kOp = "moe_permute";
+constexpr const char* kSort = "moe_sort";
 constexpr std::int64_t kRowGrain = 32;
 
 }  // namespace
@@ -36,12 +37,12 @@ MoePermutePlan moe_permute_plan(const MoePermuteDesc& desc) {
 void moe_sort(Context& /*ctx*/, const MoePermutePlan& plan, const MoeSortIn& in,
               const MoeSortOut& out, Workspace /*workspace*/) {
   const MoePermuteDesc& d = plan.desc;
-  constexpr const char* op = "moe_sort";
-  check_operand(op, "count_E", out.count_E, DType::kInt64, {d.experts}, Density::kContiguous);
-  check_operand(op, "offset_B", out.offset_B, DType::kInt64, {d.experts + 1}, Density::kContiguous);
-  check_operand(op, "row_NK", out.row_NK, DType::kInt32, {d.tokens, d.top_k}, Density::kRows);
-  check_operand(op, "choice_R", out.choice_R, DType::kInt32, {plan.rows}, Density::kContiguous);
-  check_moe_index(op, in.index_NK, d.tokens, d.top_k, d.experts);
+  check_operand(kSort, "count_E", out.count_E, DType::kInt64, {d.experts}, Density::kContiguous);
+  check_operand(kSort, "offset_B", out.offset_B, DType::kInt64, {d.experts + 1},
+                Density::kContiguous);
+  check_operand(kSort, "row_NK", out.row_NK, DType::kInt32, {d.tokens, d.top_k}, Density::kRows);
+  check_operand(kSort, "choice_R", out.choice_R, DType::kInt32, {plan.rows}, Density::kContiguous);
+  check_moe_index(kSort, in.index_NK, d.tokens, d.top_k, d.experts);
   auto* count = out.count_E.data<std::int64_t>();
   auto* offset = out.offset_B.data<std::int64_t>();
   std::fill_n(count, d.experts, std::int64_t{0});

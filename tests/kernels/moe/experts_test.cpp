@@ -73,7 +73,7 @@ struct Naive {
 template <class S>
 Naive naive(const Experts& p) {
   using std::exp;
-  const std::int64_t D = p.plan.desc.hidden, F = p.plan.desc.ffn;
+  const std::int64_t hidden = p.plan.desc.hidden, ffn = p.plan.desc.ffn;
   const auto offset = p.offset.get();
   const auto at = [](const std::vector<double>& v, std::int64_t i) {
     return static_cast<S>(v[static_cast<std::size_t>(i)]);
@@ -84,31 +84,33 @@ Naive naive(const Experts& p) {
   std::int64_t e = 0;
   for (std::int64_t r = 0; r < p.rows; ++r) {
     while (static_cast<double>(r) >= offset[static_cast<std::size_t>(e + 1)]) ++e;
-    std::vector<S> y(static_cast<std::size_t>(D), S(0)), dx = y;
-    for (std::int64_t f = 0; f < F; ++f) {
-      const std::int64_t gate_row = (e * 2 * F + f) * D, up_row = (e * 2 * F + F + f) * D;
+    std::vector<S> y(static_cast<std::size_t>(hidden), S(0)), dx = y;
+    for (std::int64_t f = 0; f < ffn; ++f) {
+      const std::int64_t gate_row = (e * 2 * ffn + f) * hidden,
+                         up_row = (e * 2 * ffn + ffn + f) * hidden;
       S gate = 0, value = 0, da = 0;
-      for (std::int64_t i = 0; i < D; ++i) {
-        gate += at(up, gate_row + i) * at(x, r * D + i);
-        value += at(up, up_row + i) * at(x, r * D + i);
-        da += at(down, (e * D + i) * F + f) * at(dy, r * D + i);
+      for (std::int64_t i = 0; i < hidden; ++i) {
+        gate += at(up, gate_row + i) * at(x, r * hidden + i);
+        value += at(up, up_row + i) * at(x, r * hidden + i);
+        da += at(down, (e * hidden + i) * ffn + f) * at(dy, r * hidden + i);
       }
       const S one = 1, s = one / (one + exp(-gate)), act = gate * s * value;
       const S d_gate = da * value * (s * (one + gate * (one - s))), d_value = da * (gate * s);
-      for (std::int64_t i = 0; i < D; ++i) {
+      for (std::int64_t i = 0; i < hidden; ++i) {
         const auto d = static_cast<std::size_t>(i);
-        y[d] += at(down, (e * D + i) * F + f) * act;
-        d_down[static_cast<std::size_t>((e * D + i) * F + f)] += at(dy, r * D + i) * act;
+        y[d] += at(down, (e * hidden + i) * ffn + f) * act;
+        d_down[static_cast<std::size_t>((e * hidden + i) * ffn + f)] +=
+            at(dy, r * hidden + i) * act;
         dx[d] += at(up, gate_row + i) * d_gate;
         dx[d] += at(up, up_row + i) * d_value;
-        d_up[static_cast<std::size_t>(gate_row + i)] += at(x, r * D + i) * d_gate;
-        d_up[static_cast<std::size_t>(up_row + i)] += at(x, r * D + i) * d_value;
+        d_up[static_cast<std::size_t>(gate_row + i)] += at(x, r * hidden + i) * d_gate;
+        d_up[static_cast<std::size_t>(up_row + i)] += at(x, r * hidden + i) * d_value;
       }
     }
-    for (std::int64_t i = 0; i < D; ++i) {
-      out.y[static_cast<std::size_t>(r * D + i)] =
+    for (std::int64_t i = 0; i < hidden; ++i) {
+      out.y[static_cast<std::size_t>(r * hidden + i)] =
           static_cast<double>(y[static_cast<std::size_t>(i)]);
-      out.dx[static_cast<std::size_t>(r * D + i)] =
+      out.dx[static_cast<std::size_t>(r * hidden + i)] =
           static_cast<double>(dx[static_cast<std::size_t>(i)]);
     }
   }

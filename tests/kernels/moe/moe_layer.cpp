@@ -133,73 +133,73 @@ Layer::Layer(const LayerConfig& c)
       d_latent_down(tensor({c.latent, c.hidden})),
       d_latent_norm(tensor({c.latent})),
       d_latent_up(tensor({c.hidden, c.latent})),
-      scores(tensor({c.tokens, c.experts})),
-      dweight(tensor({c.tokens, c.top_k})),
-      dscores(tensor({c.tokens, c.experts})),
-      dlogits(tensor({c.tokens, c.experts})),
-      fraction(tensor({1, c.experts})),
-      start(DType::kInt64, {2}, std::vector<double>{0, static_cast<double>(c.tokens)}),
-      offset(DType::kInt64, {c.experts + 1}),
-      row(DType::kInt32, {c.tokens, c.top_k}),
-      choice(DType::kInt32, {rows()}),
-      narrow(tensor({c.tokens, c.width()})),
-      permuted(tensor({rows(), c.width()})),
-      expert_rows(tensor({rows(), c.width()})),
-      combined(tensor({c.tokens, c.width()})),
-      normed(tensor({c.tokens, c.latent})),
-      rstd(tensor({c.tokens})),
-      shared_pair(tensor({c.tokens, 2 * c.shared_ffn})),
-      shared_act(tensor({c.tokens, c.shared_ffn})),
-      d_shared_pair(tensor({c.tokens, 2 * c.shared_ffn})),
-      d_narrow(tensor({c.tokens, c.width()})),
-      d_combined(tensor({c.tokens, c.width()})),
-      d_normed(tensor({c.tokens, c.latent})),
-      d_rows(tensor({rows(), c.width()})) {}
+      scores_(tensor({c.tokens, c.experts})),
+      dweight_(tensor({c.tokens, c.top_k})),
+      dscores_(tensor({c.tokens, c.experts})),
+      dlogits_(tensor({c.tokens, c.experts})),
+      fraction_(tensor({1, c.experts})),
+      start_(DType::kInt64, {2}, std::vector<double>{0, static_cast<double>(c.tokens)}),
+      offset_(DType::kInt64, {c.experts + 1}),
+      row_(DType::kInt32, {c.tokens, c.top_k}),
+      choice_(DType::kInt32, {rows()}),
+      narrow_(tensor({c.tokens, c.width()})),
+      permuted_(tensor({rows(), c.width()})),
+      expert_rows_(tensor({rows(), c.width()})),
+      combined_(tensor({c.tokens, c.width()})),
+      normed_(tensor({c.tokens, c.latent})),
+      rstd_(tensor({c.tokens})),
+      shared_pair_(tensor({c.tokens, 2 * c.shared_ffn})),
+      shared_act_(tensor({c.tokens, c.shared_ffn})),
+      d_shared_pair_(tensor({c.tokens, 2 * c.shared_ffn})),
+      d_narrow_(tensor({c.tokens, c.width()})),
+      d_combined_(tensor({c.tokens, c.width()})),
+      d_normed_(tensor({c.tokens, c.latent})),
+      d_rows_(tensor({rows(), c.width()})) {}
 
 void Layer::route(Context& ctx) {
-  linear(ctx, x, router, scores);
-  kernels::moe_router_forward(ctx, router_plan(config), {scores, bias}, {scores, weight, index},
+  linear(ctx, x, router, scores_);
+  kernels::moe_router_forward(ctx, router_plan(config), {scores_, bias}, {scores_, weight, index},
                               {});
   const kernels::MoeBalancePlan plan = balance_plan(config);
   const Scratch scratch(plan.workspace_bytes);
   const GuardedTensor loss = tensor({config.tokens});
-  kernels::moe_fractions(ctx, plan, {index, start}, {fraction}, scratch.workspace());
-  kernels::moe_balance_forward(ctx, plan, {scores, fraction, start}, {loss}, {});
+  kernels::moe_fractions(ctx, plan, {index, start_}, {fraction_}, scratch.workspace());
+  kernels::moe_balance_forward(ctx, plan, {scores_, fraction_, start_}, {loss}, {});
   balance_loss = 0;
   for (const double value : loss.get()) balance_loss += value;
-  kernels::moe_sort(ctx, permute_plan(config), {index}, {count, offset, row, choice}, {});
+  kernels::moe_sort(ctx, permute_plan(config), {index}, {count, offset_, row_, choice_}, {});
 }
 
 void Layer::run_experts(Context& ctx, Exchange& exchange) {
-  if (config.latent > 0) linear(ctx, x, latent_down, narrow);
-  const ConstTensor tokens = config.latent > 0 ? narrow : x;
-  kernels::moe_permute_forward(ctx, permute_plan(config), {tokens, choice}, {permuted}, {});
-  exchange.route(count, offset);
+  if (config.latent > 0) linear(ctx, x, latent_down, narrow_);
+  const ConstTensor tokens = config.latent > 0 ? narrow_ : x;
+  kernels::moe_permute_forward(ctx, permute_plan(config), {tokens, choice_}, {permuted_}, {});
+  exchange.route(count, offset_);
   for (int r = 0; r < exchange.rounds(); ++r) {
     const Round round(config, exchange.offset(r));
-    exchange.dispatch(r, permuted, round.x);
+    exchange.dispatch(r, permuted_, round.x);
     round.forward(ctx, *this);
-    exchange.collect(r, round.y, expert_rows);
+    exchange.collect(r, round.y, expert_rows_);
   }
 }
 
 void Layer::run_latent_tail(Context& ctx) {
   if (config.latent == 0) {
-    kernels::moe_combine_forward(ctx, combine_plan(config), {expert_rows, weight, row}, {y}, {});
+    kernels::moe_combine_forward(ctx, combine_plan(config), {expert_rows_, weight, row_}, {y}, {});
     return;
   }
-  kernels::moe_combine_forward(ctx, combine_plan(config), {expert_rows, weight, row}, {combined},
+  kernels::moe_combine_forward(ctx, combine_plan(config), {expert_rows_, weight, row_}, {combined_},
                                {});
-  kernels::rmsnorm_forward(ctx, norm_plan(config), {combined, {}, latent_norm}, {{}, normed, rstd},
-                           {});
-  linear(ctx, normed, latent_up, y);
+  kernels::rmsnorm_forward(ctx, norm_plan(config), {combined_, {}, latent_norm},
+                           {{}, normed_, rstd_}, {});
+  linear(ctx, normed_, latent_up, y);
 }
 
 void Layer::run_shared(Context& ctx) {
   if (config.shared_ffn == 0) return;
-  linear(ctx, x, shared_gate_up, shared_pair);
-  kernels::swiglu_forward(ctx, shared_plan(config), {shared_pair}, {shared_act}, {});
-  linear(ctx, shared_act, shared_down, y, Accumulate::kAdd);
+  linear(ctx, x, shared_gate_up, shared_pair_);
+  kernels::swiglu_forward(ctx, shared_plan(config), {shared_pair_}, {shared_act_}, {});
+  linear(ctx, shared_act_, shared_down, y, Accumulate::kAdd);
 }
 
 void Layer::forward(Context& ctx, Exchange& exchange) {
@@ -214,49 +214,51 @@ void Layer::shared_backward(Context& ctx) {
   d_x.fill(0);
   if (config.shared_ffn == 0) return;
   const GuardedTensor d_act = tensor({config.tokens, config.shared_ffn});
-  linear_backward(ctx, dy, shared_act, shared_down, d_act, Accumulate::kOverwrite, d_shared_down);
-  kernels::swiglu_backward(ctx, shared_plan(config), {d_act, shared_pair}, {d_shared_pair, {}}, {});
-  linear_backward(ctx, d_shared_pair, x, shared_gate_up, d_x, Accumulate::kAdd, d_shared_gate_up);
+  linear_backward(ctx, dy, shared_act_, shared_down, d_act, Accumulate::kOverwrite, d_shared_down);
+  kernels::swiglu_backward(ctx, shared_plan(config), {d_act, shared_pair_}, {d_shared_pair_, {}},
+                           {});
+  linear_backward(ctx, d_shared_pair_, x, shared_gate_up, d_x, Accumulate::kAdd, d_shared_gate_up);
 }
 
 void Layer::latent_tail_backward(Context& ctx) {
   if (config.latent == 0) return;
-  linear_backward(ctx, dy, normed, latent_up, d_normed, Accumulate::kOverwrite, d_latent_up);
+  linear_backward(ctx, dy, normed_, latent_up, d_normed_, Accumulate::kOverwrite, d_latent_up);
   const kernels::RmsNormPlan plan = norm_plan(config);
   const Scratch scratch(plan.workspace_bytes);
-  kernels::rmsnorm_backward(ctx, plan, {d_normed, combined, latent_norm, rstd, {}},
-                            {d_combined, d_latent_norm}, scratch.workspace());
+  kernels::rmsnorm_backward(ctx, plan, {d_normed_, combined_, latent_norm, rstd_, {}},
+                            {d_combined_, d_latent_norm}, scratch.workspace());
 }
 
 void Layer::experts_backward(Context& ctx, Exchange& exchange) {
-  const ConstTensor d_sum = config.latent > 0 ? d_combined : dy;
+  const ConstTensor d_sum = config.latent > 0 ? d_combined_ : dy;
   kernels::moe_combine_backward(ctx, combine_plan(config),
-                                {d_sum, expert_rows, weight, row, choice}, {d_rows, dweight}, {});
+                                {d_sum, expert_rows_, weight, row_, choice_}, {d_rows_, dweight_},
+                                {});
   for (int r = 0; r < exchange.rounds(); ++r) {
     const Round round(config, exchange.offset(r));
     const GuardedTensor d_round = tensor({round.rows, config.width()});
-    exchange.dispatch(r, permuted, round.x);
+    exchange.dispatch(r, permuted_, round.x);
     round.forward(ctx, *this);
-    exchange.dispatch(r, d_rows, d_round);
+    exchange.dispatch(r, d_rows_, d_round);
     kernels::moe_experts_backward(ctx, round.plan,
                                   {d_round, round.x, round.gate_up, gate_up, down, round.offset},
                                   {d_round, d_gate_up, d_down}, round.scratch.workspace());
-    exchange.collect(r, d_round, d_rows);
+    exchange.collect(r, d_round, d_rows_);
   }
-  kernels::moe_permute_backward(ctx, permute_plan(config), {d_rows, row}, {d_narrow}, {});
+  kernels::moe_permute_backward(ctx, permute_plan(config), {d_rows_, row_}, {d_narrow_}, {});
   if (config.latent > 0) {
-    linear_backward(ctx, d_narrow, x, latent_down, d_x, Accumulate::kAdd, d_latent_down);
+    linear_backward(ctx, d_narrow_, x, latent_down, d_x, Accumulate::kAdd, d_latent_down);
   } else {
-    for (std::int64_t i = 0; i < d_x.count(); ++i) d_x.set(i, d_x.get(i) + d_narrow.get(i));
+    for (std::int64_t i = 0; i < d_x.count(); ++i) d_x.set(i, d_x.get(i) + d_narrow_.get(i));
   }
 }
 
 void Layer::router_backward(Context& ctx) {
-  kernels::moe_balance_backward(ctx, balance_plan(config), {scores, fraction, start}, {dscores},
+  kernels::moe_balance_backward(ctx, balance_plan(config), {scores_, fraction_, start_}, {dscores_},
                                 {});
-  kernels::moe_router_backward(ctx, router_plan(config), {dweight, scores, index, dscores},
-                               {dlogits}, {});
-  linear_backward(ctx, dlogits, x, router, d_x, Accumulate::kAdd, d_router);
+  kernels::moe_router_backward(ctx, router_plan(config), {dweight_, scores_, index, dscores_},
+                               {dlogits_}, {});
+  linear_backward(ctx, dlogits_, x, router, d_x, Accumulate::kAdd, d_router);
 }
 
 void Layer::backward(Context& ctx, Exchange& exchange) {

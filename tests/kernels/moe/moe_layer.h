@@ -105,10 +105,12 @@ class Layer {
   }
   std::int64_t rows() const { return config.tokens * config.top_k; }
 
-  GuardedTensor scores, dweight, dscores, dlogits, fraction, start;
-  GuardedTensor offset, row, choice;
-  GuardedTensor narrow, permuted, expert_rows, combined, normed, rstd;  // narrow: x at expert width
-  GuardedTensor shared_pair, shared_act, d_shared_pair, d_narrow, d_combined, d_normed, d_rows;
+  GuardedTensor scores_, dweight_, dscores_, dlogits_, fraction_, start_;
+  GuardedTensor offset_, row_, choice_;
+  GuardedTensor narrow_, permuted_, expert_rows_, combined_, normed_,
+      rstd_;  // narrow_: x at expert width
+  GuardedTensor shared_pair_, shared_act_, d_shared_pair_, d_narrow_, d_combined_, d_normed_,
+      d_rows_;
 };
 
 }  // namespace k25::moe_test

@@ -1,141 +1,33 @@
-#include "kernels/moe/router.h"
-
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
-#include <string>
+#include <string_view>
 #include <vector>
 
-#include "tests/kernels/op_test.h"
+#include "tests/kernels/moe/router_oracle.h"
 
 namespace k25::kernels {
 namespace {
 
+using moe_test::describe;
+using moe_test::naive_routing;
+using moe_test::Routed;
+using moe_test::router_desc;
+using moe_test::router_shapes;
+using moe_test::RouterProblem;
 using op_test::all_near;
 using op_test::GuardedTensor;
-using op_test::random_tensor;
 using op_test::throws_error;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-MoeRouterDesc desc_of(std::int64_t tokens, std::int64_t experts, std::int64_t top_k,
-                      DType dtype = DType::kFloat64) {
-  return {.tokens = tokens, .experts = experts, .top_k = top_k, .dtype = dtype};
-}
-
-/// The operands of both directions.
-struct Problem {
-  explicit Problem(const MoeRouterDesc& d, op_test::Layout layout = {})
-      : desc(d),
-        logits(random_tensor("logits", d.dtype, {d.tokens, d.experts}, layout, -3, 3)),
-        bias(random_tensor("bias", d.dtype, {d.experts}, {}, -0.3, 0.3)),
-        scores(d.dtype, {d.tokens, d.experts}, layout),
-        weight(d.dtype, {d.tokens, d.top_k}, layout),
-        dweight(random_tensor("dweight", d.dtype, {d.tokens, d.top_k}, layout)),
-        dscores(random_tensor("dscores", d.dtype, {d.tokens, d.experts}, layout)),
-        dlogits(d.dtype, {d.tokens, d.experts}, layout),
-        index(DType::kInt32, {d.tokens, d.top_k}, layout) {}
-
-  void forward(Context& ctx) const {
-    moe_router_forward(ctx, moe_router_plan(desc), {.logits_NE = logits, .bias_E = bias},
-                       {.scores_NE = scores, .weight_NK = weight, .index_NK = index}, {});
-  }
-  void backward(Context& ctx) const {
-    moe_router_backward(
-        ctx, moe_router_plan(desc),
-        {.dweight_NK = dweight, .scores_NE = scores, .index_NK = index, .dscores_NE = dscores},
-        {.dlogits_NE = dlogits}, {});
-  }
-  bool guards_intact() const {
-    return scores.guards_intact() && weight.guards_intact() && index.guards_intact() &&
-           dlogits.guards_intact();
-  }
-
-  MoeRouterDesc desc;
-  GuardedTensor logits, bias, scores, weight, dweight, dscores, dlogits, index;
-};
-
-struct Routed {
-  std::vector<double> scores, weight, index;
-};
-
-/// The definition: whole sorts, in double.
-Routed naive(const Problem& p) {
-  const MoeRouterDesc& d = p.desc;
-  Routed out;
-  const std::int64_t size = d.experts / d.groups;
-  for (std::int64_t n = 0; n < d.tokens; ++n) {
-    std::vector<double> s, c;
-    for (std::int64_t i = 0; i < d.experts; ++i) {
-      s.push_back(1 / (1 + std::exp(-p.logits.get(n * d.experts + i))));
-      c.push_back(s.back() + p.bias.get(i));
-    }
-    std::vector<std::pair<double, std::int64_t>> groups;
-    for (std::int64_t g = 0; g < d.groups; ++g) {
-      std::vector<double> members(c.begin() + g * size, c.begin() + (g + 1) * size);
-      std::sort(members.rbegin(), members.rend());
-      groups.emplace_back(-(members[0] + (size > 1 ? members[1] : 0)), g);
-    }
-    std::sort(groups.begin(), groups.end());
-    std::vector<std::pair<double, std::int64_t>> candidates;
-    for (std::int64_t h = 0; h < d.top_groups; ++h) {
-      for (std::int64_t i = groups[h].second * size; i < (groups[h].second + 1) * size; ++i) {
-        candidates.emplace_back(-c[i], i);
-      }
-    }
-    std::sort(candidates.begin(), candidates.end());
-    std::vector<std::int64_t> chosen;
-    for (std::int64_t k = 0; k < d.top_k; ++k) chosen.push_back(candidates[k].second);
-    std::sort(chosen.begin(), chosen.end());
-    double sum = 1e-20;
-    for (const std::int64_t i : chosen) sum += s[i];
-    if (d.normalize == NormalizeWeights::kNo) sum = 1;
-    for (const std::int64_t i : chosen) {
-      out.index.push_back(static_cast<double>(i));
-      out.weight.push_back(s[i] / sum * d.scale);
-    }
-    out.scores.insert(out.scores.end(), s.begin(), s.end());
-  }
-  return out;
-}
-
-/// Shapes with and without groups: one expert, all experts chosen, more experts than a vector.
-std::vector<MoeRouterDesc> shapes(DType dtype) {
-  std::vector<MoeRouterDesc> all;
-  for (const std::int64_t tokens : {0, 1, 5, 33}) {
-    for (const auto& [experts, top_k] :
-         {std::pair{1, 1}, {2, 1}, {7, 7}, {16, 3}, {33, 4}, {64, 8}}) {
-      all.push_back(desc_of(tokens, experts, top_k, dtype));
-      all.back().normalize = NormalizeWeights::kNo;
-      all.push_back(desc_of(tokens, experts, top_k, dtype));
-      all.back().scale = 2.446;
-    }
-    MoeRouterDesc grouped = desc_of(tokens, 32, 4, dtype);
-    for (const auto& [groups, top_groups] :
-         {std::pair{8, 4}, {4, 2}, {8, 1}, {32, 4}, {2, 2}, {16, 5}}) {
-      grouped.groups = groups;
-      grouped.top_groups = top_groups;
-      all.push_back(grouped);
-    }
-  }
-  return all;
-}
-
-std::string describe(const MoeRouterDesc& d) {
-  return std::to_string(d.tokens) + " tokens, " + std::to_string(d.top_k) + " of " +
-         std::to_string(d.experts) + " experts, " + std::to_string(d.top_groups) + " of " +
-         std::to_string(d.groups) + " groups";
-}
-
 TEST(MoeRouter, HandComputed) {
   op_test::for_each_isa([](Context& ctx) {
     // Scores 1/2, 3/4, 1/4, 1/5. The bias lifts expert 3 above expert 0, and has no part in
     // weights.
-    Problem p(desc_of(1, 4, 2, DType::kFloat32));
+    RouterProblem p(router_desc(1, 4, 2, DType::kFloat32));
     p.desc.scale = 2;
     p.logits.set({0, std::log(3.0), -std::log(3.0), -std::log(4.0)});
     p.bias.set({0, 0, 0, 0.4});
@@ -155,11 +47,11 @@ TEST(MoeRouter, HandComputed) {
 
 TEST(MoeRouter, MatchesTheDefinition) {
   op_test::for_each_context([](Context& ctx) {
-    for (const MoeRouterDesc& d : shapes(DType::kFloat64)) {
+    for (const MoeRouterDesc& d : router_shapes(DType::kFloat64)) {
       SCOPED_TRACE(describe(d));
-      const Problem p(d, {3, 1});
+      const RouterProblem p(d, {3, 1});
       p.forward(ctx);
-      const Routed expected = naive(p);
+      const Routed expected = naive_routing(p);
       EXPECT_EQ(p.index.get(), expected.index);
       EXPECT_TRUE(all_near(p.scores.get(), expected.scores, 1e-14));
       EXPECT_TRUE(all_near(p.weight.get(), expected.weight, 1e-14));
@@ -171,11 +63,11 @@ TEST(MoeRouter, MatchesTheDefinition) {
 
 TEST(MoeRouter, Fp32) {
   op_test::for_each_context([](Context& ctx) {
-    for (const MoeRouterDesc& d : shapes(DType::kFloat32)) {
+    for (const MoeRouterDesc& d : router_shapes(DType::kFloat32)) {
       SCOPED_TRACE(describe(d));
-      const Problem p(d, {1, 3});
+      const RouterProblem p(d, {1, 3});
       p.forward(ctx);
-      const Routed expected = naive(p);
+      const Routed expected = naive_routing(p);
       EXPECT_EQ(p.index.get(), expected.index);
       EXPECT_TRUE(all_near(p.scores.get(), expected.scores, 1e-6));
       EXPECT_TRUE(all_near(p.weight.get(), expected.weight, 1e-6));
@@ -186,10 +78,10 @@ TEST(MoeRouter, Fp32) {
 
 TEST(MoeRouter, GradientsMatchFiniteDifferences) {
   op_test::for_each_isa([](Context& ctx) {
-    for (const MoeRouterDesc& d : shapes(DType::kFloat64)) {
+    for (const MoeRouterDesc& d : router_shapes(DType::kFloat64)) {
       if (d.tokens != 5) continue;
       SCOPED_TRACE(describe(d));
-      Problem p(d);
+      RouterProblem p(d);
       p.forward(ctx);
       p.backward(ctx);
       const std::vector<double> wanted = p.index.get();
@@ -207,7 +99,7 @@ TEST(MoeRouter, GradientsMatchFiniteDifferences) {
 TEST(MoeRouter, TiesGoToTheLowestIndex) {
   op_test::for_each_isa([](Context& ctx) {
     for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
-      Problem p(desc_of(2, 12, 4, dtype));
+      RouterProblem p(router_desc(2, 12, 4, dtype));
       p.bias.fill(0);
       p.logits.fill(0.25);
       p.logits.set(12 + 9, 1);
@@ -229,7 +121,7 @@ TEST(MoeRouter, TiesGoToTheLowestIndex) {
 // Only the two best of a group count, and no expert outside the chosen groups is taken.
 TEST(MoeRouter, GroupsLimitTheChoice) {
   op_test::for_each_isa([](Context& ctx) {
-    Problem p({.tokens = 1, .experts = 6, .top_k = 3, .groups = 2, .top_groups = 1});
+    RouterProblem p({.tokens = 1, .experts = 6, .top_k = 3, .groups = 2, .top_groups = 1});
     // Group 0 sums 0.9 + 0.1, group 1 sums 0.6 + 0.6: group 1, although 0.9 is the largest score.
     p.bias.fill(0);
     const auto logit = [](double s) { return std::log(s / (1 - s)); };
@@ -245,7 +137,7 @@ TEST(MoeRouter, GroupsLimitTheChoice) {
 
 TEST(MoeRouter, TheBiasDecidesTheChoiceAlone) {
   op_test::for_each_isa([](Context& ctx) {
-    Problem p(desc_of(9, 8, 2, DType::kFloat32));
+    RouterProblem p(router_desc(9, 8, 2, DType::kFloat32));
     p.bias.set({0, 0, 0, 0, 0, 100, 0, -100});
     p.forward(ctx);
     const std::vector<double> scores = p.scores.get(), weight = p.weight.get();
@@ -262,7 +154,7 @@ TEST(MoeRouter, TheBiasDecidesTheChoiceAlone) {
 
 TEST(MoeRouter, WithoutABiasAsWithZeros) {
   Context ctx = op_test::make_context();
-  Problem with(desc_of(20, 16, 4, DType::kFloat32)), without(with.desc);
+  RouterProblem with(router_desc(20, 16, 4, DType::kFloat32)), without(with.desc);
   with.bias.fill(0);
   with.forward(ctx);
   moe_router_forward(
@@ -274,7 +166,7 @@ TEST(MoeRouter, WithoutABiasAsWithZeros) {
 
 TEST(MoeRouter, WithoutGradientOfScoresAsWithZeros) {
   Context ctx = op_test::make_context();
-  Problem p(desc_of(20, 16, 4, DType::kFloat32));
+  RouterProblem p(router_desc(20, 16, 4, DType::kFloat32));
   p.dscores.fill(0);
   p.forward(ctx);
   p.backward(ctx);
@@ -287,7 +179,7 @@ TEST(MoeRouter, WithoutGradientOfScoresAsWithZeros) {
 
 TEST(MoeRouter, MayWriteInPlace) {
   op_test::for_each_context([](Context& ctx) {
-    Problem apart(desc_of(70, 33, 4, DType::kFloat32)), in_place(apart.desc);
+    RouterProblem apart(router_desc(70, 33, 4, DType::kFloat32)), in_place(apart.desc);
     apart.forward(ctx);
     apart.backward(ctx);
     const MoeRouterPlan plan = moe_router_plan(apart.desc);
@@ -305,11 +197,11 @@ TEST(MoeRouter, MayWriteInPlace) {
 TEST(MoeRouter, ANanIsChosenAndSeenInItsTokenAlone) {
   op_test::for_each_isa([](Context& ctx) {
     for (const std::int64_t groups : {1, 4}) {
-      Problem clean(desc_of(3, 16, 3, DType::kFloat32));
+      RouterProblem clean(router_desc(3, 16, 3, DType::kFloat32));
       clean.desc.groups = groups;
       clean.desc.top_groups = groups == 1 ? 1 : 2;
       clean.forward(ctx);
-      Problem p(clean.desc);
+      RouterProblem p(clean.desc);
       p.logits.set(16 + 13, kNan);
       p.logits.set(16 + 14, kNan);
       p.logits.set(16 + 2, kInf);
@@ -332,7 +224,7 @@ TEST(MoeRouter, ANanIsChosenAndSeenInItsTokenAlone) {
 
 TEST(MoeRouter, ANanWithoutNormalisationIsOneWeight) {
   Context ctx = op_test::make_context();
-  Problem p(desc_of(1, 6, 2, DType::kFloat32));
+  RouterProblem p(router_desc(1, 6, 2, DType::kFloat32));
   p.desc.normalize = NormalizeWeights::kNo;
   p.bias.fill(0);
   p.logits.set({0, kNan, 2, 0, 0, 0});
@@ -344,7 +236,7 @@ TEST(MoeRouter, ANanWithoutNormalisationIsOneWeight) {
 
 TEST(MoeRouter, ANanBiasIsSeenInEveryToken) {
   Context ctx = op_test::make_context();
-  Problem p(desc_of(40, 6, 2, DType::kFloat32));
+  RouterProblem p(router_desc(40, 6, 2, DType::kFloat32));
   p.bias.set(4, kNan);
   p.forward(ctx);
   for (std::int64_t n = 0; n < 40; ++n) {
@@ -355,7 +247,7 @@ TEST(MoeRouter, ANanBiasIsSeenInEveryToken) {
 
 TEST(MoeRouter, ScoresOfZeroAndOneGiveFiniteWeights) {
   op_test::for_each_isa([](Context& ctx) {
-    Problem p(desc_of(2, 3, 2, DType::kFloat32));
+    RouterProblem p(router_desc(2, 3, 2, DType::kFloat32));
     p.bias.fill(0);
     p.logits.set({-kInf, -200, -1000, kInf, 200, -kInf});
     p.forward(ctx);
@@ -369,12 +261,12 @@ TEST(MoeRouter, ScoresOfZeroAndOneGiveFiniteWeights) {
 
 TEST(MoeRouter, BitsDoNotDependOnThreadsAlignmentOrInstructionSet) {
   ThreadPool pool(3);
-  Problem first(desc_of(200, 33, 4, DType::kFloat32));
+  RouterProblem first(router_desc(200, 33, 4, DType::kFloat32));
   Context base = op_test::make_context(CpuIsa::kV1);
   first.forward(base);
   first.backward(base);
   op_test::for_each_isa([&](Context& ctx) {
-    const Problem other(first.desc, {3, 5});
+    const RouterProblem other(first.desc, {3, 5});
     Context threaded = op_test::make_context(ctx.isa, &pool);
     other.forward(threaded);
     other.backward(threaded);
@@ -389,11 +281,11 @@ TEST(MoeRouter, RefusesPlansThatDoNotFit) {
   const auto refused = [](const MoeRouterDesc& d, std::string_view part) {
     return throws_error([&] { moe_router_plan(d); }, ErrorKind::kUsage, {"moe_router", part});
   };
-  EXPECT_TRUE(refused(desc_of(-1, 4, 2), "tokens is -1"));
-  EXPECT_TRUE(refused(desc_of(1, 0, 1), "experts 0"));
-  EXPECT_TRUE(refused(desc_of(1, 4, 5), "top_k is 5, it must be from 1 to the 4 experts"));
-  EXPECT_TRUE(refused(desc_of(1, 4, 0), "top_k is 0"));
-  MoeRouterDesc d = desc_of(1, 12, 4);
+  EXPECT_TRUE(refused(router_desc(-1, 4, 2), "tokens is -1"));
+  EXPECT_TRUE(refused(router_desc(1, 0, 1), "experts 0"));
+  EXPECT_TRUE(refused(router_desc(1, 4, 5), "top_k is 5, it must be from 1 to the 4 experts"));
+  EXPECT_TRUE(refused(router_desc(1, 4, 0), "top_k is 0"));
+  MoeRouterDesc d = router_desc(1, 12, 4);
   d.groups = 5;
   EXPECT_TRUE(refused(d, "12 experts cannot be cut into 5 groups"));
   d.groups = 0;
@@ -407,20 +299,20 @@ TEST(MoeRouter, RefusesPlansThatDoNotFit) {
   EXPECT_TRUE(refused(d, "top_groups is 5"));
   d.top_groups = 1;
   EXPECT_TRUE(refused(d, "top_k is 4, it must be from 1 to the 3 experts of 1 of 4 groups"));
-  d = desc_of(1, 4, 2);
+  d = router_desc(1, 4, 2);
   for (const double scale : {0.0, -1.0, kNan, kInf}) {
     d.scale = scale;
     EXPECT_TRUE(refused(d, "scale is"));
   }
-  EXPECT_TRUE(refused(desc_of(1, 4, 2, DType::kBFloat16), "dtype is bf16"));
-  d = desc_of(1, 4, 2, DType::kFloat32);
+  EXPECT_TRUE(refused(router_desc(1, 4, 2, DType::kBFloat16), "dtype is bf16"));
+  d = router_desc(1, 4, 2, DType::kFloat32);
   d.device = Device::kCuda;
   EXPECT_TRUE(refused(d, "planned for the GPU"));
 }
 
 TEST(MoeRouter, RefusesOperandsThatDoNotFit) {
   Context ctx = op_test::make_context();
-  Problem p(desc_of(3, 4, 2, DType::kFloat32));
+  RouterProblem p(router_desc(3, 4, 2, DType::kFloat32));
   p.forward(ctx);
   const MoeRouterPlan plan = moe_router_plan(p.desc);
   const GuardedTensor narrow(DType::kFloat32, {3, 3});
