@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -69,6 +70,20 @@ ExpertRoute routed(const ExpertDispatcher& dispatcher, const Case& c) {
   return route;
 }
 
+/// Every call compared across ranks, and cut into messages of a few rows.
+class Checked {
+ public:
+  Checked() {
+    test_world().configure({.timeout = kTimeout, .max_chunk = Bytes{61}, .check = true});
+  }
+  ~Checked() { test_world().configure({.timeout = kTimeout}); }
+  Checked(const Checked&) = delete;
+  Checked& operator=(const Checked&) = delete;
+
+ private:
+  static constexpr std::chrono::seconds kTimeout{30};
+};
+
 /// What all rounds bring here, one after the other.
 std::vector<double> dispatch_all(Context& ctx, const ExpertDispatcher& dispatcher,
                                  const ExpertRoute& route, const GuardedTensor& rows) {
@@ -124,7 +139,9 @@ TEST(ExpertRange, CoversAllExpertsOnce) {
 
 // By expert, then source rank, then token, whatever the capacity; rounds of at most that many.
 TEST(ExpertDispatcher, RowsArriveInTheOrderOfOneRank) {
-  Context ctx = op_test::make_context();
+  const Checked checked;
+  ThreadPool pool(3);
+  Context ctx = op_test::make_context(detect_cpu_isa(), &pool);
   for (const Case& c : cases()) {
     std::int64_t fullest = 0;
     for (int d = 0; d < ranks(); ++d) {
