@@ -35,7 +35,7 @@ std::int64_t row_bytes(std::int64_t chunks) {
 }
 
 std::int64_t num_chunks(const parallel::UnitLayout& layout) {
-  return layout.shard_elems / kernels::kChunk;
+  return layout.owned_elems / kernels::kChunk;
 }
 
 std::int64_t num_chunks(const parallel::ZeroStore& store) {
@@ -50,13 +50,23 @@ Tensor owned_gradient(parallel::ZeroStore& store, int unit) {
   return store.shard_gradient(unit).slice(0, owned.begin, owned.begin + owned.length);
 }
 
+void set_zero(Context& context, const Tensor& t) {
+  if constexpr (kWithCuda) {
+    if (t.device() == Device::kCuda) return fill_bytes(context, t.raw(), 0, t.bytes());
+  }
+  std::memset(t.raw(), 0, static_cast<std::size_t>(t.bytes().n));
+}
+
 /// Writes the chunk sums of every owned range.
 void local_sums(Context& context, parallel::ZeroStore& store, const Tensor& sums_c) {
   std::int64_t at = 0;
   for (int u = 0; u < store.num_units(); ++u) {
     const std::int64_t chunks = num_chunks(store.layout(u));
-    kernels::chunk_square_sums(context, owned_gradient(store, u), sums_c.slice(0, at, at + chunks));
+    const Tensor gradient = owned_gradient(store, u);
+    const std::int64_t end = at + gradient.numel() / kernels::kChunk;
+    kernels::chunk_square_sums(context, gradient, sums_c.slice(0, at, end));
     at += chunks;
+    if (end < at) set_zero(context, sums_c.slice(0, end, at));  // this rank's range ends early
   }
 }
 

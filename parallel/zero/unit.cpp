@@ -10,6 +10,8 @@
 namespace k25::parallel {
 namespace {
 
+constexpr std::int64_t kVector = 4;  // elements: what kernels load at once
+
 void check_parameter(const UnitSpec& unit, const ParameterSpec& p) {
   if (!p.tied_to.empty()) {
     fail(ErrorKind::kInternal,
@@ -50,6 +52,8 @@ DType compute_dtype(const UnitSpec& unit, DType wanted) {
 
 }  // namespace
 
+std::int64_t UnitLayout::padded() const { return align_up(shards * shard_elems, kernels::kChunk); }
+
 UnitLayout make_layout(const UnitSpec& unit, std::int64_t shards, DType compute) {
   if (shards < 1) {
     fail(ErrorKind::kInternal, fmt::format("unit {}: cut into {} shards", unit.name, shards));
@@ -72,7 +76,9 @@ UnitLayout make_layout(const UnitSpec& unit, std::int64_t shards, DType compute)
     if (p.numel() > 0) layout.numel = offset + p.numel();
   }
   const std::int64_t share = (layout.numel + shards - 1) / shards;
-  layout.shard_elems = align_up(share, kernels::kChunk);
+  layout.owned_elems = align_up(share, kernels::kChunk);
+  layout.shard_elems =
+      layout.placement == Placement::kReplicated ? align_up(share, kVector) : layout.owned_elems;
   return layout;
 }
 

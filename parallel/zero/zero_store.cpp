@@ -140,9 +140,9 @@ std::int64_t ZeroStore::shard_begin(int unit) const {
 
 ZeroStore::Range ZeroStore::owned(int unit) const {
   const UnitLayout& l = layout(unit);
-  const std::int64_t begin =
-      l.placement == Placement::kReplicated ? impl_->shard * l.shard_elems : 0;
-  return {.begin = begin, .length = l.shard_elems};
+  if (l.placement != Placement::kReplicated) return {.begin = 0, .length = l.shard_elems};
+  const std::int64_t begin = std::min(impl_->shard * l.owned_elems, l.padded());
+  return {.begin = begin, .length = std::min(l.owned_elems, l.padded() - begin)};
 }
 
 void ZeroStore::begin_step() {

@@ -39,7 +39,7 @@ struct Part {
 
 // Master, m and v of the largest range that a rank owns.
 std::int64_t snapshot_elements(const parallel::UnitLayout& layout) {
-  return 3 * std::min(layout.shard_elems, layout.numel);
+  return 3 * std::min(layout.owned_elems, layout.numel);
 }
 
 // All ranks' strings, in rank order, on every rank.
@@ -190,8 +190,8 @@ Manifest CheckpointWriter::Impl::make_manifest(const std::vector<std::string>& f
     const parallel::UnitLayout& layout = store.layout(u);
     ManifestUnit unit = describe_unit(layout);
     for (std::int64_t r = 0; r < ranks; ++r) {
-      const std::int64_t begin = std::min(r * layout.shard_elems, layout.numel);
-      const std::int64_t end = std::min(begin + layout.shard_elems, layout.numel);
+      const std::int64_t begin = std::min(r * layout.owned_elems, layout.numel);
+      const std::int64_t end = std::min(begin + layout.owned_elems, layout.numel);
       unit.ranges.push_back({static_cast<int>(r), begin, end - begin});
     }
     manifest.units.push_back(unit);

@@ -124,13 +124,16 @@ std::map<std::string, std::string> keys_of(const std::string& resolved) {
 
 void require_same_function(const CheckpointInfo& saved, const ModelConfig& model) {
   const ModelConfig was = stored_config(saved).config.model;
-  auto [layout, changes] = function_changes(was, saved.config, model);
-  changes.insert(changes.end(), layout.begin(), layout.end());
+  const FunctionChanges found = function_changes(was, saved.config, model);
+  std::vector<Change> changes = found.constants;
+  changes.insert(changes.end(), found.layout.begin(), found.layout.end());
   if (changes.empty()) return;
-  refuse(saved, changes,
-         "set the checkpoint's values to go on, or start a new run.dir from the weights alone with "
-         "train.init_from: " +
-             saved.folder.string());
+  const std::string other = found.layout.empty()
+                                ? "start a new run.dir from the weights alone with "
+                                  "train.init_from: " +
+                                      saved.folder.string()
+                                : "train the other model in a new run.dir";
+  refuse(saved, changes, "set the checkpoint's values to go on, or " + other);
 }
 
 void require_same_layout(const CheckpointInfo& saved, const ModelConfig& model,

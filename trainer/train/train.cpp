@@ -193,7 +193,9 @@ void TrainRun::start_state() {
     });
     source.state = load_checkpoint(runtime_.mesh(), *store_, *resume_target_, LoadWhat::kAll);
     state_ = adopt_state(source, config_, data, warnings_);
-    warn_of_changes(source, parsed_, data, runtime_.fingerprint(), warnings_);
+    if (!is_done()) {
+      warn_of_changes(source, parsed_, data, runtime_.fingerprint(), warnings_);
+    }
   } else {
     collectively(runtime_.comm(), "initial parameters",
                  [&] { initialize_parameters(*store_, config_.run.seed); });

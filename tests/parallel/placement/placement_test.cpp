@@ -19,8 +19,7 @@ Topology two_sockets() {
   Topology t;
   for (int c = 0; c < 16; ++c) t.cores.push_back({.numa_node = c / 8, .cpus = {c, c + 16}});
   for (int g = 0; g < 4; ++g) {
-    const auto root = static_cast<std::uint64_t>(100 + g / 2),
-               below = static_cast<std::uint64_t>(g);
+    const std::uint64_t root = g < 2 ? 100 : 101, below = static_cast<unsigned>(g);
     const std::string number = std::to_string(g);
     t.gpus.push_back({"0000:1" + number + ":00.0", g / 2, {root, below}});
     // Listed in another order than the GPUs.

@@ -51,6 +51,20 @@ TEST(Unit, FewerElementsThanRanksGivesEveryRankAChunk) {
   EXPECT_EQ(layout.padded(), 7 * 4096);
 }
 
+// Held whole by every rank, so ranks must not make it larger.
+TEST(Unit, AReplicatedUnitHardlyGrowsWithTheRanks) {
+  UnitSpec unit = unit_of({toy_parameter("a", {10000})});
+  unit.placement = Placement::kReplicated;
+  for (const std::int64_t ranks : {1, 2, 3, 8, 64, 512}) {
+    const UnitLayout layout = make_layout(unit, ranks, DType::kFloat32);
+    EXPECT_GE(ranks * layout.shard_elems, 10000);
+    EXPECT_LT(ranks * layout.shard_elems, 10000 + 4 * ranks);
+    EXPECT_EQ(layout.padded(), 3 * 4096) << ranks;
+    EXPECT_GE(ranks * layout.owned_elems, 10000);
+    EXPECT_EQ(layout.owned_elems % 4096, 0);
+  }
+}
+
 TEST(Unit, ParametersWithoutElementsTakeNoRoom) {
   const UnitLayout layout = make_layout(
       unit_of({toy_parameter("a", {4096}), toy_parameter("b", {0, 8}), toy_parameter("c", {0})}), 1,

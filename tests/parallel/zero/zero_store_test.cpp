@@ -140,8 +140,7 @@ TEST_F(ZeroStoreTest, OffloadPlanByHand) {
 }
 
 TEST_F(ZeroStoreTest, PlanByHand) {
-  // Two sharded units of 3 and 5 chunks on 2 shards: 2 and 3 chunks a rank. One replicated: 1 a
-  // rank.
+  // Two sharded units of 3 and 5 chunks on 2 shards: 2 and 3 chunks a rank. One replicated: 1.
   constexpr std::int64_t kChunkBytes = 4096 * 4;
   const std::vector<UnitSpec> units{{"a", Placement::kSharded, {toy_parameter("a", {3, 4096})}},
                                     {"b", Placement::kSharded, {toy_parameter("b", {5, 4096})}},
@@ -156,9 +155,9 @@ TEST_F(ZeroStoreTest, PlanByHand) {
   EXPECT_EQ(pooled.unit_gradients.n, 2 * 6 * kChunkBytes);  // two buffers of b
   // b's slice of 4 data ranks, and a mark for each of three reductions, aligned
   EXPECT_EQ(pooled.reduction_scratch.n, 4 * 3 * kChunkBytes + 64);
-  EXPECT_EQ(pooled.replicated.n, 5 * 2 * kChunkBytes);  // master, m, v, sum, own gradient, padded
+  EXPECT_EQ(pooled.replicated.n, 5 * kChunkBytes);  // master, m, v, sum, own gradient
   EXPECT_EQ(pooled.model_state().n, 20 * kChunkBytes);
-  EXPECT_EQ(pooled.total().n, (20 + 6 + 12 + 12 + 10) * kChunkBytes + 64);
+  EXPECT_EQ(pooled.total().n, (20 + 6 + 12 + 12 + 5) * kChunkBytes + 64);
 
   options.reshard_after = ReshardAfter::kStep;
   options.micro_batches_per_slot = 3;

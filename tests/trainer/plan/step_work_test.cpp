@@ -15,6 +15,8 @@ using plan_test::kLayer;
 using plan_test::kSharded;
 using plan_test::kTable;
 
+constexpr std::int64_t kNorms = 5 * 64;  // the replicated unit
+
 StepWork work_of(std::int64_t ranks, const std::vector<std::string>& overrides,
                  std::int64_t per_node = 8) {
   const Config config = parse_config(kConfig, "test.yaml", overrides, ranks).config;
@@ -26,19 +28,19 @@ StepWork work_of(std::int64_t ranks, const std::vector<std::string>& overrides,
   return count_step(config, model, options, {ranks, std::min(per_node, ranks)});
 }
 
-// 2 ranks, 4 micro-batches each. All units are whole multiples of 2 x 4096 elements.
+// 2 ranks, 4 micro-batches each. All sharded units are whole multiples of 2 x 4096 elements.
 TEST(StepWork, TrafficOfTwoRanks) {
   const StepWork step = work_of(2, {"zero.reshard_after=step"});
   // Each unit once, in bf16, half of it from the other rank; the norms' sums in fp32.
   EXPECT_EQ(step.traffic.gathers, 4 + 1);
-  EXPECT_EQ(step.traffic.gather_wire.n, kSharded / 2 * 2 + 4096 * 4);
+  EXPECT_EQ(step.traffic.gather_wire.n, kSharded / 2 * 2 + kNorms / 2 * 4);
   // Each gradient once a slot, in fp32, half of it to the other rank.
   EXPECT_EQ(step.traffic.reductions, 5);
-  EXPECT_EQ(step.traffic.reduce_wire.n, kSharded / 2 * 4 + 4096 * 4);
+  EXPECT_EQ(step.traffic.reduce_wire.n, kSharded / 2 * 4 + kNorms / 2 * 4);
 
   const StepWork each = work_of(2, {"zero.reshard_after=micro_batch"});
   EXPECT_EQ(each.traffic.gathers, 4 * 4 + 1);
-  EXPECT_EQ(each.traffic.gather_wire.n, 4 * kSharded / 2 * 2 + 4096 * 4);
+  EXPECT_EQ(each.traffic.gather_wire.n, 4 * kSharded / 2 * 2 + kNorms / 2 * 4);
 }
 
 // With two buffers: embedding, both layers, head; in backward the head and the last layer are still
@@ -48,7 +50,7 @@ TEST(StepWork, UnitsThatAreStillThereAreNotGatheredAgain) {
   const StepWork one = work_of(2, {"zero.reshard_after=forward", "train.micro_batch=8"});
   EXPECT_EQ(one.micro_batches, 1);
   EXPECT_EQ(one.traffic.gathers, 4 + 1 + 1);
-  EXPECT_EQ(one.traffic.gather_wire.n, kSharded + kLayer + 4096 * 4);
+  EXPECT_EQ(one.traffic.gather_wire.n, kSharded + kLayer + kNorms / 2 * 4);
 }
 
 // Two gathers of the first layer and one of the others; half of everything is this rank's.
@@ -84,9 +86,9 @@ TEST(StepWork, NetworkCardsCarryWhatLeavesTheNode) {
   // Four ranks in two nodes: a gather brings half of everything into a node, over its two cards;
   // the ordered sum sends two of four slices away.
   const StepWork step = work_of(4, {"zero.reshard_after=step"}, 2);
-  const std::int64_t gathered = kSharded * 2 + 4 * 4096 * 4;  // the norms are padded to four chunks
+  const std::int64_t gathered = kSharded * 2 + kNorms * 4;
   EXPECT_EQ(step.gather_network.n, gathered / 2 / 2);
-  EXPECT_EQ(step.reduce_network.n, 2 * (kSharded / 4 + 4096) * 4);
+  EXPECT_EQ(step.reduce_network.n, 2 * (kSharded / 4 + kNorms / 4) * 4);
   EXPECT_EQ(work_of(4, {}, 4).gather_network.n + work_of(4, {}, 4).reduce_network.n, 0);
 }
 
@@ -106,13 +108,13 @@ TEST(StepWork, UpdateMovesStateAndGradients) {
   const StepWork step = work_of(1, {});
   // AdamW 28 bytes an element, its norm 4, zeroing 4; masters become bf16 copies once. One rank
   // with one slot forms its gradients in the shard and only looks at them.
-  EXPECT_EQ(step.update.n, kSharded * (28 + 4 + 4 + 4) + 3 * (kSharded * 2 + 4096 * 4));
+  EXPECT_EQ(step.update.n, kSharded * (28 + 4 + 4 + 4) + 3 * (kSharded * 2 + kNorms * 4));
   // Two slots: the whole gradient is zeroed and looked at, and added up (read once, accumulator
   // read and written), for each of them.
   const StepWork slots = work_of(
       1, {"train.micro_batch=1", "train.accumulation=2", "train.batch=auto", "reduce.slots=2"});
-  EXPECT_EQ(slots.update.n, kSharded * (28 + 4 + 4) + 2 * (kSharded + 4096) * (8 + 12) +
-                                3 * (kSharded * 2 + 4096 * 4));
+  EXPECT_EQ(slots.update.n, kSharded * (28 + 4 + 4) + 2 * (kSharded + kNorms) * (8 + 12) +
+                                3 * (kSharded * 2 + kNorms * 4));
 }
 
 Card round_card() {

@@ -53,10 +53,10 @@ std::int64_t sharded_units(const Model& model) {
 
 TEST(MemoryPlan, ModelStateFallsWithTheRankCountToOneChunkAUnit) {
   const Planned one(1);
-  std::int64_t elements = 0;  // of sharded units
+  std::int64_t elements = 0, replicated = 0;
   for (const parallel::UnitSpec& unit : one.model.units()) {
-    if (unit.placement != parallel::Placement::kSharded) continue;
-    elements += parallel::make_layout(unit, 1, DType::kFloat32).numel;
+    const bool sharded = unit.placement == parallel::Placement::kSharded;
+    (sharded ? elements : replicated) += parallel::make_layout(unit, 1, DType::kFloat32).numel;
   }
   for (const std::int64_t ranks : {1, 2, 3, 4, 7, 8, 12, 60}) {
     const Planned planned(ranks);
@@ -66,6 +66,11 @@ TEST(MemoryPlan, ModelStateFallsWithTheRankCountToOneChunkAUnit) {
     EXPECT_GE(state, exact) << ranks;
     EXPECT_LE(state, exact + static_cast<double>(16 * kChunk * sharded_units(planned.model)))
         << ranks;
+    // What every rank holds whole does not grow with the ranks.
+    const auto whole = static_cast<double>(planned.plan().zero.replicated.n);
+    const auto floats = static_cast<double>(replicated);
+    EXPECT_GE(whole, 16 * floats) << ranks;
+    EXPECT_LE(whole, 20 * (floats + kChunk + 4 * static_cast<double>(ranks))) << ranks;
   }
 }
 
