@@ -143,6 +143,7 @@ std::string to_json(const Manifest& manifest) {
 }
 
 Manifest read_manifest(const std::filesystem::path& folder) {
+  require_checkpoint_folder(folder);
   const std::filesystem::path path = folder / kManifestName;
   if (!is_there(path)) {
     fail(ErrorKind::kCheckpoint,

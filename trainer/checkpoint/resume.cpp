@@ -27,6 +27,7 @@ std::string list_of_steps(const fs::path& run_dir) {
 }
 
 fs::path named_path(const fs::path& path) {
+  require_checkpoint_folder(path);
   if (is_there(path / kManifestName)) return path;
   const std::vector<StepFolder> steps = step_folders(path);
   if (!steps.empty()) return steps.back().path;
@@ -154,22 +155,28 @@ std::optional<fs::path> first_valid(parallel::Communicator& comm, const fs::path
 std::vector<StepFolder> step_folders(const fs::path& run_dir) {
   std::vector<StepFolder> steps;
   const fs::path checkpoints = run_dir / "checkpoints";
+  if (is_there(checkpoints) && !is_folder(checkpoints)) {
+    fail(ErrorKind::kCheckpoint, checkpoints.string() +
+                                     ": is no folder, and a run keeps its checkpoints there; "
+                                     "remove it, or name another run");
+  }
   std::error_code error;
   fs::directory_iterator entries(checkpoints, error);
   if (error == std::errc::no_such_file_or_directory) return steps;
   if (error) fail(ErrorKind::kCheckpoint, checkpoints.string() + ": " + error.message());
   for (const fs::directory_entry& entry : entries) {
     const std::string name = entry.path().filename().string();
-    if (name.rfind("step-", 0) != 0 ||
-        name.find_first_not_of("0123456789", 5) != std::string::npos || name.size() < 6 ||
-        name.size() > 23) {
-      continue;
-    }
+    if (!is_step_name(name)) continue;
     steps.push_back({std::stoll(name.substr(5)), entry.path()});
   }
   std::sort(steps.begin(), steps.end(),
             [](const StepFolder& a, const StepFolder& b) { return a.step < b.step; });
   return steps;
+}
+
+bool is_step_name(const std::string& name) {
+  return name.starts_with("step-") && name.size() > 5 && name.size() <= 23 &&
+         name.find_first_not_of("0123456789", 5) == std::string::npos;
 }
 
 std::string step_folder_name(std::int64_t step) { return fmt::format("step-{:06}", step); }

@@ -17,6 +17,9 @@ struct StepFolder {
 /// throws kCheckpoint when RUN/checkpoints cannot be read.
 std::vector<StepFolder> step_folders(const std::filesystem::path& run_dir);
 
+/// Whether a checkpoint may have this name: "step-" and at most 18 digits.
+bool is_step_name(const std::string& name);
+
 /// "step-000120".
 std::string step_folder_name(std::int64_t step);
 

@@ -135,6 +135,7 @@ bool is_corpus(const fs::path& folder) {
 void run_inspect(const InspectArguments& arguments) {
   const fs::path path = arguments.path;
   require_path(arguments.path);
+  if (is_step_name(path.filename().string())) require_checkpoint_folder(path);
   if (type_at(path) == fs::file_type::regular) {
     require_text(path);
     return print_corpus(arguments, path);

@@ -76,7 +76,7 @@ fs::path find_checkpoint(const fs::path& path, const std::string& said,
          "--checkpoint " + said + ": '" + path.string() +
              "' is one checkpoint; leave --checkpoint out, or give the run directory");
   }
-  if (!is_folder(path / "checkpoints")) {
+  if (!is_there(path / "checkpoints")) {
     if (is_there(path / "config.yaml")) {
       fail(ErrorKind::kCheckpoint, "'" + path.string() +
                                        "' has no checkpoint yet: a run saves its first after "
