@@ -171,7 +171,7 @@ std::string ceilings_json(const CeilingsFile& file) {
 }
 
 CeilingsFile read_ceilings(const std::filesystem::path& path) {
-  return parse_ceilings(read_config_file(path), path.string());
+  return parse_ceilings(read_config_file(path, "list of ceilings"), path.string());
 }
 
 CeilingsFile parse_ceilings(const std::string& text, const std::string& file) {
