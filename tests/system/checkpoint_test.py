@@ -157,6 +157,26 @@ class Damage(TrainTest):
         self.assertIn(f"step 12: broken: {told}", shown)
         self.assert_ok(self.train({"train.steps": 3}))  # auto goes on from step 2
 
+    def test_a_damaged_one_names_the_others(self):
+        self.assert_ok(self.train({"train.steps": 6, "checkpoint.every": 2, "checkpoint.keep": 5}, 2))
+        os.truncate(self.shard(6), 100)
+        run, folder = self.run_dir, self.shard(6).parent
+        told = f"checkpoints of '{run}': --checkpoint step:2, step:4 (k25 inspect {run} says which are whole)"
+        for args in (["sample", run, "--checkpoint", "latest"], ["eval", run, "--checkpoint", "step:6"], ["eval", folder],
+                     ["inspect", run], ["inspect", folder]):
+            for ranks in (None,) if args[0] == "inspect" else (None, 2):
+                self.assert_error(k25_testing.run(args, ranks), 4, f"{folder}/rank-00000.h5", told)
+        for ranks in (None, 2):
+            self.assert_error(k25_testing.run(["train", self.config_path, "--resume", "step:6"], ranks), 4,
+                              told.replace("--checkpoint", "--resume"))
+        for step in (2, 4):
+            shutil.rmtree(self.shard(step).parent)
+        self.assert_error(k25_testing.run(["eval", folder]), 4, f"; '{run}' has no other checkpoint")
+
+    def test_a_run_too_large_names_what_makes_it_smaller(self):
+        self.assert_error(self.train({"data.sequence": 1 << 24, "data.validation": None}), 2,
+                          "Use more hosts, a smaller train.micro_batch or data.sequence, zero.reshard_after")
+
     def test_tensorboard_is_no_folder(self):
         self.run_dir.mkdir()
         (self.run_dir / "lock").touch()

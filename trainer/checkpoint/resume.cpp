@@ -179,6 +179,23 @@ bool is_step_name(const std::string& name) {
          name.find_first_not_of("0123456789", 5) == std::string::npos;
 }
 
+std::string other_steps_text(const fs::path& folder, const std::string& option) {
+  const fs::path run_dir = folder.parent_path().parent_path();
+  if (folder.parent_path().filename() != "checkpoints") return "";
+  std::string list;
+  try {
+    for (const StepFolder& step : step_folders(run_dir)) {
+      if (step.path.filename() == folder.filename()) continue;
+      list += fmt::format("{}step:{}", list.empty() ? "" : ", ", step.step);
+    }
+  } catch (const std::exception&) {
+    return "";  // there is an error already
+  }
+  if (list.empty()) return fmt::format("; '{}' has no other checkpoint", run_dir.string());
+  return fmt::format("; other checkpoints of '{0}': {1} {2} (k25 inspect {0} says which are whole)",
+                     run_dir.string(), option, list);
+}
+
 std::string step_folder_name(std::int64_t step) { return fmt::format("step-{:06}", step); }
 
 bool is_step_of(const fs::path& run_dir, const fs::path& folder) {
@@ -194,8 +211,14 @@ std::optional<fs::path> find_resume_target(parallel::Communicator& comm, const f
       on_rank0(comm, [&] { return find_candidates(run_dir, resume); });
   if (resume == "none") return std::nullopt;
   if (resume == "auto") return first_valid(comm, run_dir, folders, notes);
-  parallel::collectively(comm, "resume", [&] { require_readable(folders.front()); });
-  verify_together(comm, folders.front());
+  try {
+    parallel::collectively(comm, "resume", [&] { require_readable(folders.front()); });
+    verify_together(comm, folders.front());
+  } catch (const parallel::AgreedError& error) {
+    if (error.kind() != ErrorKind::kCheckpoint || !resume.starts_with("step:")) throw;
+    throw parallel::AgreedError(
+        error.kind(), error.what() + other_steps_text(folders.front(), "--resume"), error.origin());
+  }
   return folders.front();
 }
 

@@ -103,8 +103,11 @@ void print_checkpoint(const fs::path& path, const InspectArguments& arguments) {
     try {
       fmt::print("{}", describe_checkpoint(folder, arguments));
       return;
-    } catch (const Error&) {
-      if (i == kTries || !is_gone(folder)) throw;
+    } catch (const Error& error) {
+      if (!is_gone(folder)) {
+        fail(error.kind(), error.what() + other_steps_text(folder, "--checkpoint"));
+      }
+      if (i == kTries) throw;
     }
   }
 }
