@@ -151,7 +151,7 @@ class PlanTest(kt.K25Test):
                                (("--gpus", 2, "--gpu", "a100-8"), "unknown card 'a100-8' (did you mean 'a100-80'?)"),
                                (("--gpus", 2, "--gpu", "h200,h200"), "h200 is named twice"),
                                (("--gpus", 2, "--gpu", ""), "--gpu"),
-                               (("--gpus", 8, "--nodes", 3), "--gpus 8 = --nodes 3"),
+                               (("--gpus", 8, "--nodes", 3), "--gpus 8: --nodes 3 does not divide it"),
                                (("--gpus", 2, "--price-per-gpu-hour", -1), "--price-per-gpu-hour"),
                                (("--gpus", 2, "--price-per-gpu-hour", "nan"), "--price-per-gpu-hour"),
                                (("--gpus", 2, "--price-per-gpu-hour", ".nan"), "--price-per-gpu-hour"),
