@@ -5,14 +5,20 @@
 #
 #   scripts/quickstart.sh [options of k25 train, such as --set train.steps=50]
 #
-# Run again, it reuses the build, the corpus and the run's checkpoints, and says so.
+# Run again, it reuses the build, the corpus and the run's checkpoints, and says so. The run is always
+# runs/quickstart: run.dir is refused.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 for argument in "$@"; do
   case $argument in
     -h | --help)
-      sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       exit 0
+      ;;
+    run.dir=* | run=* | --set=run.dir=* | --set=run=*)
+      echo "$argument: the quickstart trains into runs/quickstart and shows what lies there; to train elsewhere," \
+        "run k25 train itself: mpirun -np 2 build/cpu/trainer/cli/k25 train configs/quickstart.yaml --set run.dir=DIR" >&2
+      exit 2
       ;;
   esac
 done

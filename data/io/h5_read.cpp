@@ -119,9 +119,12 @@ void walk(const FileHandle& file, hid_t group, const std::string& prefix, int de
           H5Layout& layout) {
   if (depth > kMaxDepth) fail_dataset(file, prefix, "is nested too deeply");
   std::vector<Link> links;
-  if (H5Literate(group, H5_INDEX_NAME, H5_ITER_INC, nullptr, collect_link, &links) < 0) {
+  // In the order of the file: for any other HDF5 1.10 makes a table first, and frees entries of it
+  // that it never filled when the group is damaged.
+  if (H5Literate(group, H5_INDEX_NAME, H5_ITER_NATIVE, nullptr, collect_link, &links) < 0) {
     fail_dataset(file, prefix.empty() ? "/" : prefix, h5_error_text());
   }
+  std::ranges::sort(links, {}, &Link::name);
   for (const auto& link : links) {
     const std::string name = prefix + "/" + link.name;
     if (!link.hard) fail_dataset(file, name, "is a link, k25 writes none");

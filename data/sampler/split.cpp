@@ -105,11 +105,13 @@ Split split_documents(const Corpus& corpus, const SplitOptions& options, Trainin
     (validation ? split.validation : split.train).push_back(static_cast<std::int64_t>(i));
   }
   if (split.train.empty() && training == TrainingSide::kNeeded) {
+    const bool drawn = options.fraction > 0.0;
     fail(ErrorKind::kData,
-         fmt::format("data.validation: the validation split leaves no training document ({} of {} "
-                     "documents, {} of "
-                     "them near-duplicates that follow): name fewer or lower the fraction",
-                     split.validation.size(), documents.size(), split.moved));
+         fmt::format("data.validation.{}: the validation split leaves no training document ({} of "
+                     "{} documents, {} of them near-duplicates that follow): {}",
+                     drawn ? "fraction" : "documents", split.validation.size(), documents.size(),
+                     split.moved,
+                     drawn ? "lower it, or prepare a corpus of more documents" : "name fewer"));
   }
   return split;
 }

@@ -42,8 +42,9 @@ void fail(ErrorKind kind, const std::string& message, std::source_location where
 std::string out_of_memory(const std::string& wanted) {
   const std::string limit = address_limit();
   return "out of memory: this rank asked for " + wanted +
-         " more than the system gives; use more ranks, a smaller train.micro_batch or a smaller "
-         "model" +
+         " more than the system gives; use more ranks, a smaller train.micro_batch or "
+         "data.sequence, or a "
+         "smaller model" +
          (limit.empty() ? "" : ", or raise the limit on its address space (" + limit + ")");
 }
 

@@ -218,6 +218,17 @@ class QuickstartTest(ScriptTest):
         self.assertEqual(code, 3)
         self.assertIn("corpus exists but holds no manifest.json", output)
 
+    def test_another_run_dir_is_refused_before_anything_is_done(self):
+        for args in (("--set", "run.dir=other"), ("--set=run.dir=other",), ("--set", "run={dir: other}"),
+                     ("--resume", "auto", "--set=run={dir: other}")):
+            code, output = self.run_script("quickstart.sh", *args)
+            self.assertEqual(code, 2, output)
+            self.assertIn(f"{args[-1]}: the quickstart trains into runs/quickstart", output)
+            self.assertIn("mpirun -np 2 build/cpu/trainer/cli/k25 train configs/quickstart.yaml --set run.dir=DIR",
+                          output)
+            self.assertNotIn("== ", output)
+            self.assertFalse((self.folder / "calls").exists())
+
     def test_failed_training_ends_the_script(self):
         self.stub("mpirun", "exit 5")
         code, output = self.run_script("quickstart.sh")

@@ -139,7 +139,59 @@ class Damage(TrainTest):
     def test_checkpoints_is_no_folder(self):
         self.run_dir.mkdir()
         (self.run_dir / "checkpoints").write_text("x")
-        self.assert_error(self.train({}, 2), 4, "checkpoints", "Not a directory")
+        self.assert_error(self.train({}, 2), 4, self.run_dir / "checkpoints",
+                          "is no folder, but a file, and a run keeps a folder there")
+
+    def test_a_step_that_is_no_folder(self):
+        self.assert_ok(self.train({"train.steps": 2}))
+        path = self.run_dir / "checkpoints" / "step-000012"
+        path.touch()
+        told = f"{path}: is no folder but a file, so no checkpoint; remove it, and name another checkpoint"
+        for args in (["train", self.config_path, "--resume", "step:12"], ["inspect", path],
+                     ["train", self.config_path, "--resume", path],
+                     *([command, self.run_dir, "--checkpoint", "step:12"] for command in ("inspect", "eval", "sample"))):
+            self.assert_error(k25_testing.run(args), 4, told)
+        self.assert_error(k25_testing.run(["train", self.config_path, "--resume", self.config_path]), 4,
+                          f"{self.config_path}: is no folder but a file")
+        shown = self.assert_ok(k25_testing.run(["inspect", self.run_dir])).stdout
+        self.assertIn(f"step 12: broken: {told}", shown)
+        self.assert_ok(self.train({"train.steps": 3}))  # auto goes on from step 2
+
+    def test_a_damaged_one_names_the_others(self):
+        self.assert_ok(self.train({"train.steps": 6, "checkpoint.every": 2, "checkpoint.keep": 5}, 2))
+        os.truncate(self.shard(6), 100)
+        run, folder = self.run_dir, self.shard(6).parent
+        told = f"checkpoints of '{run}': --checkpoint step:2, step:4 (k25 inspect {run} says which are whole)"
+        for args in (["sample", run, "--checkpoint", "latest"], ["eval", run, "--checkpoint", "step:6"], ["eval", folder],
+                     ["inspect", run], ["inspect", folder]):
+            for ranks in (None,) if args[0] == "inspect" else (None, 2):
+                self.assert_error(k25_testing.run(args, ranks), 4, f"{folder}/rank-00000.h5", told)
+        for ranks in (None, 2):
+            self.assert_error(k25_testing.run(["train", self.config_path, "--resume", "step:6"], ranks), 4,
+                              told.replace("--checkpoint", "--resume"))
+        for step in (2, 4):
+            shutil.rmtree(self.shard(step).parent)
+        self.assert_error(k25_testing.run(["eval", folder]), 4, f"; '{run}' has no other checkpoint")
+
+    def test_a_run_too_large_names_what_makes_it_smaller(self):
+        self.assert_error(self.train({"data.sequence": 1 << 24, "data.validation": None}), 2,
+                          "Use more hosts, a smaller train.micro_batch or data.sequence, zero.reshard_after")
+
+    def test_tensorboard_is_no_folder(self):
+        self.run_dir.mkdir()
+        (self.run_dir / "lock").touch()
+        (self.run_dir / "tensorboard").write_text("x")
+        for ranks in (None, 2):
+            self.assert_error(self.train({}, ranks), 4, self.run_dir / "tensorboard",
+                              "is no folder, but a file, and a run keeps a folder there; remove it, or choose another")
+        self.assertEqual((self.run_dir / "tensorboard").read_text(), "x")
+
+    def test_run_dir_below_a_file(self):
+        for folder in (self.config_path, f"{self.config_path}/"):
+            result = self.train(run_dir=folder)
+            self.assert_error(result, 4, f"run.dir: cannot create '{folder}': File exists; choose")
+        self.assert_error(self.train(run_dir=self.config_path / "x"), 4,
+                          f"run.dir: cannot create '{self.config_path / 'x'}': '{self.config_path}': File exists")
 
 
 class NoSpace(TrainTest):

@@ -101,6 +101,14 @@ class ConfigTest(kt.K25Test):
                            (self.folder / "huge", "has 1048578 bytes; a config has at most 1048576")):
             for args in (["config", path], ["train", path], ["bench", "step", "--config", path]):
                 self.assert_error(kt.run(args), 2, f"{path}: {text}")
+        config = self.write_config()
+        for args, noun in ((["config"], "config"), (["config", "--import-ds-config"], "DeepSpeed config"),
+                           (["plan", config, "--gpus", 2, "--ceilings"], "list of ceilings"),
+                           (["bench", "comm", "--ceilings"], "list of ceilings")):
+            for path, text in ((self.folder, f"is a directory, not a {noun}"),
+                               ("/dev/zero", f"is no regular file (a pipe or a device); write the {noun} to a file"),
+                               (self.folder / "huge", f"has 1048578 bytes; a {noun} has at most 1048576")):
+                self.assert_error(kt.run([*args, path]), 2, f"{path}: {text}")
 
     def test_paths_inside_a_config_tell_their_key(self):
         none = self.folder / "none"
@@ -131,6 +139,8 @@ class ConfigTest(kt.K25Test):
         self.refuse("must equal the 2 ranks of this run", changes={"mesh.replicate": 3})
 
     def test_override_errors(self):
+        shown = self.assert_error(kt.run(["train", self.write_config(), "--set", "foo=1"]), 2, "unknown key 'foo'")
+        self.assertNotIn("did you mean", shown.stderr)
         for override, fragment in (("optim.lr", "expected key=value"), ("optim.lrr=1", "did you mean 'lr'?"),
                                    ("optim.lr=fast", "expected a number"), ("optim.lr.x=1", "below a key"),
                                    ("optim.betas=[0.9", "--set optim.betas=[0.9")):
@@ -189,7 +199,7 @@ class PlaceTest(kt.K25Test):
                 ("data.mixture.weights", {"law": 1, "lwa": 1}, "data.mixture.weights: mixture weight for unknown", 2),
                 ("data.mixture.weights", {"law": 0}, "data.mixture.weights: mixture weights sum to 0", 2),
                 ("data.validation", {"documents": ["text0.txt", "nothing*"]}, "data.validation.documents: pattern", 3),
-                ("data.validation", {"documents": ["*"]}, "data.validation: the validation split leaves no", 3),
+                ("data.validation", {"documents": ["*"]}, "data.validation.documents: the validation split leaves no", 3),
                 ("debug.inject", {"step": 1, "tensor": "layer"}, "debug.inject.tensor: 'layer' is no parameter", 2),
                 ("debug.inject", {"step": 1, "tensor": "embedding", "index": 10**9}, "debug.inject.index: 1000000000", 2))
         for key, value, fragment, code in rows:
@@ -203,6 +213,16 @@ class PlaceTest(kt.K25Test):
                 result = self.assert_error(kt.run(["train", path, "--set", setting], 2), code,
                                            f"--set {setting}: {fragment}")
 
+    def test_a_fraction_that_leaves_nothing_is_placed_at_the_fraction(self):
+        folders = kt.write_sources(self.folder, {"only": {"a.txt": "one document " * 300}})
+        self.assert_ok(kt.run(["prepare", *folders, "--out", self.folder / "one", "--vocab", "258"]))
+        path = self.write_config({"data.validation": None}, self.folder / "one" / "manifest.json")
+        settings = ["--set", "data.validation.documents=[]", "--set", "data.validation.fraction=0.5"]
+        self.assert_error(kt.run(["train", path, *settings]), 3,
+                          "k25: error: --set data.validation.fraction=0.5: data.validation.fraction: the validation "
+                          "split leaves no training document (1 of 1 documents, 0 of them near-duplicates that follow): "
+                          "lower it, or prepare a corpus of more documents")
+
     def test_the_element_s_own_line(self):
         text = kt.yaml_of(kt.tiny(self.run_dir, kt.corpus())) + "log:\n  metrics: true\n"
         text = text.replace("optim:\n", "optim:\n  freeze:\n    - embedding\n    - lyers.*\n")
@@ -213,7 +233,7 @@ class PlaceTest(kt.K25Test):
     def test_a_key_named_later_in_the_message(self):
         path = self.write_config({"model.vocab": 299})
         line = 1 + next(i for i, l in enumerate(path.read_text().splitlines()) if "vocab" in l)
-        self.assert_error(kt.run(["train", path]), 3, "model.vocab is 299", f"(model.vocab: {path}:{line}:10)")
+        self.assert_error(kt.run(["train", path]), 2, f"{path}:{line}:10: model.vocab: 299 is below")
 
 
 class WarningTest(kt.K25Test):
@@ -250,7 +270,19 @@ class CommandLineTest(kt.K25Test):
                 (["bench", "stepp"], "unknown command 'stepp' (did you mean 'step'?)"), ([], "subcommand"), (["train"], "CONFIG"),
                 (["train", "a", "--steps", "5"], "--steps"), (["config", "a", "--ranks", "0"], "--ranks"),
                 (["config", "a", "--ranks", "many"], "many"), (["bench"], "subcommand"),
-                (["sample", "x", "--tokens", "-1"], "--tokens"), (["prepare", "x"], "--out"))
+                (["sample", "x", "--tokens", "-1"], "--tokens"), (["prepare", "x"], "--out"),
+                (["train", "x", "--stes", "3"], "unknown option '--stes' of k25 train (did you mean '--set'?);"),
+                (["train", "x", "--steps=3", "--b"],
+                 "unknown option '--steps' of k25 train (did you mean '--set train.steps=...'?);"),
+                (["train", "--log-formt", "json", "x"], "'--log-formt' of k25 train (did you mean '--log-format'?);"),
+                (["train", "x", "--zzzzzz", "--yyy"], "unknown option '--zzzzzz' of k25 train;"),
+                (["train", "x", "-q"], "unknown option '-q' of k25 train;"),
+                (["--nope"], "unknown option '--nope' of k25;"), (["--hel"], "'--hel' of k25 (did you mean '--help'?);"),
+                (["bench", "op", "--rws", "3"], "unknown option '--rws' of k25 bench op (did you mean '--rows'?);"),
+                (["doctor", "--fix"], "unknown option '--fix' of k25 doctor;"),
+                (["train", "x", "y", "z"], "'y' is one argument more than k25 train takes;"),
+                (["train", "x", "foo=1"], "'foo=1' is one argument more than k25 train takes; write --set foo=1;"),
+                (["doctor", "a=1"], "'a=1' is one argument more than k25 doctor takes;"))
         for args, fragment in rows:
             self.assert_error(kt.run(args), 2, fragment, "k25 --help")
 

@@ -212,8 +212,11 @@ class CorpusTest(kt.K25Test):
         self.refuse(self.folder / "none", self.folder / "none" / "manifest.json", "No such file or directory")
 
     def test_the_model_vocabulary_must_cover_the_corpus(self):  # A06
-        self.refuse(kt.corpus().parent, "a vocabulary of 300, model.vocab is 299", "at least 300",
-                    changes={"model.vocab": 299})
+        told = f"model.vocab: 299 is below the vocabulary of the corpus {kt.corpus()}, which is 300; set model.vocab to"
+        result = self.train({"model.vocab": 299}, 2)
+        self.assert_error(result, 2, told)
+        self.assertRegex(result.stderr, rf"k25: error: {self.config_path}:\d+:\d+: {told} at least 300")
+        self.assert_error(self.train(args=["--set", "model.vocab=299"]), 2, f"--set model.vocab=299: {told}")
         self.assert_ok(self.train({"model.vocab": 301, "train.steps": 1}))
 
     def test_a_split_must_match_and_leave_something(self):

@@ -87,9 +87,36 @@ class DoctorTest(kt.K25Test):
         self.doctor()
         self.assertEqual(kt.tree(self.folder), before)
 
+    def test_measure_replaces_nothing_but_ceilings(self):
+        target = self.folder / "target"
+        target.write_text("precious\n")
+        (self.folder / "link").symlink_to(target)
+        (self.folder / "dir").mkdir()
+        os.mkfifo(self.folder / "pipe")
+        texts = {"text": "precious\n", "empty": "", "list": "[1]", "other.json": '{"format": "k25 doctor 1"}',
+                 "format.json": '{"format": 1}', "large": "x" * (1 << 21)}
+        for name, text in texts.items():
+            (self.folder / name).write_text(text)
+        before = kt.tree(self.folder)
+        for ranks in (None, 2):
+            for name in ("text", "link", "dir", "pipe", *texts):
+                path = self.folder / name
+                result = kt.run(["doctor", "--measure", path], ranks, timeout=60)
+                self.assert_error(result, 2, f"{path}: is ", "only a file of ceilings is replaced: name another "
+                                  "file, or remove this one")
+                self.assertEqual(result.stdout, "")
+        self.assertEqual(kt.tree(self.folder), before)
+        self.assert_error(kt.run(["doctor", "--measure", "/dev/null"]), 2, "/dev/null: is a device, a pipe")
+        # Of another version, or damaged: it is ceilings all the same.
+        old = self.folder / "old.json"
+        old.write_text('{"format": "k25 ceilings 0"}')
+        self.doctor("--measure", old)
+        self.assertEqual(json.loads(old.read_text())["format"], "k25 ceilings 1")
+
     def test_bad_arguments(self):
         path = self.folder / "none" / "ceilings.json"
-        self.assert_error(kt.run(["doctor", "--measure", path]), 2, path)
+        self.assert_error(kt.run(["doctor", "--measure", path]), 2, path,
+                          f"no file can be made in {path.parent} (No such file or directory); name a file in a")
         self.assert_error(kt.run(["doctor", "--measure", path], 2), 2, path)
         self.assert_error(kt.run(["doctor", "--fix"]), 2, "--fix")
 

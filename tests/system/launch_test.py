@@ -75,7 +75,9 @@ class LaunchTest(kt.K25Test):
         self.assert_ok(kt.run([*reuse, "300"]))
 
     def test_options_of_train_take_any_text(self):
-        self.assert_error(self.train(args=["--log-format", "xml"]), 2, "log.format: expected one of text | json", "xml")
+        for ranks in (None, 2):
+            self.assert_error(self.train({}, ranks, args=["--log-format", "xml"]), 2,
+                              "k25: error: --log-format xml: log.format: expected one of text | json, got 'xml'")
         for path in ("runs/a #1", "a: b", "[x]", "*x"):
             self.assert_error(self.train(args=["--resume", path]), 4, f"--resume {path}: no checkpoint there")
 
@@ -123,7 +125,7 @@ class OutputTest(kt.K25Test):
         (self.run_dir / "tensorboard").write_text("")
         self.assert_error(self.train(ranks=2), 4, self.run_dir / "tensorboard")
         (self.run_dir / "tensorboard").unlink()
-        self.assertFalse((self.run_dir / "config.yaml").exists())
+        self.assertFalse((self.run_dir / "config.yaml").exists())  # refused before anything is written
         (self.run_dir / "config.yaml").mkdir()
         self.assert_error(self.train(ranks=2), 4, self.run_dir / "config.yaml")
 

@@ -1,10 +1,12 @@
 """k25 plan: what it prints, that it holds, and what it refuses."""
 import json
+import pathlib
 import re
 import unittest
 
 import k25_testing as kt
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 CARDS = ["a100-40", "a100-80", "h100", "h20", "h200", "b200"]
 CEILINGS = {"format": "k25 ceilings 1", "device": "NVIDIA H200", "ranks": 2, "memory_bytes": 150 * 10**9,
             "precision": "bf16", "copy_gb_per_s": 4000, "gemm_tflop_per_s": 600,
@@ -28,6 +30,26 @@ class PlanTest(kt.K25Test):
             if words[0] == label:
                 return words[1:]
         self.fail(f"no row '{label}' in:\n{text}")
+
+    def examples(self, name):
+        """The arguments of every indented `k25 plan` line of a document, with the lines of output shown below."""
+        text = (ROOT / name).read_text()
+        for line in re.findall(r"(?m)^    (?:\S*/)?k25 plan (configs/.*)$", text):
+            yield line.split(), text[text.index(line) + len(line):].split("\n## ")[0]
+
+    def test_the_documents_examples_fit_and_tell_time_and_price(self):
+        for name in ("README.md", "docs/usage.md"):
+            found = list(self.examples(name))
+            self.assertEqual(len(found), 1, name)
+            for args, below in found:
+                shown = self.assert_ok(kt.run(["plan", ROOT / args[0], *args[1:]])).stdout
+                for label in ("step, ms", "tokens/s", "price"):
+                    self.assertNotIn("n/a", self.cells(shown, label))
+                told = [line.split() for line in below.splitlines() if re.match(r"    (fits|left|step|tok|\d|price)", line)]
+                self.assertEqual(len(told), 6 if name == "docs/usage.md" else 0)
+                rows = [line.split() for line in shown.splitlines()]
+                for row in told:
+                    self.assertIn(row, rows)
 
     def test_all_cards_side_by_side(self):
         shown = self.assert_ok(self.plan("--gpus", 2, changes={"train.precision": "bf16"})).stdout
@@ -129,7 +151,7 @@ class PlanTest(kt.K25Test):
                                (("--gpus", 2, "--gpu", "a100-8"), "unknown card 'a100-8' (did you mean 'a100-80'?)"),
                                (("--gpus", 2, "--gpu", "h200,h200"), "h200 is named twice"),
                                (("--gpus", 2, "--gpu", ""), "--gpu"),
-                               (("--gpus", 8, "--nodes", 3), "--gpus 8 = --nodes 3"),
+                               (("--gpus", 8, "--nodes", 3), "--gpus 8: --nodes 3 does not divide it"),
                                (("--gpus", 2, "--price-per-gpu-hour", -1), "--price-per-gpu-hour"),
                                (("--gpus", 2, "--price-per-gpu-hour", "nan"), "--price-per-gpu-hour"),
                                (("--gpus", 2, "--price-per-gpu-hour", ".nan"), "--price-per-gpu-hour"),

@@ -2,11 +2,13 @@
 import hashlib
 import pathlib
 import shutil
+import subprocess
 import tempfile
 import unittest
 
 import k25_testing as kt
 import train_testing
+from k25_testing import K25
 
 
 class TrainedTest(kt.K25Test):
@@ -35,6 +37,12 @@ class SampleTest(TrainedTest):
         self.assertTrue(text.startswith("the license"), text)
         self.assertGreater(len(text), len("the license\n"))
         self.assertEqual(self.sample("--prompt", "the license", "--tokens", "0").stdout, "the license\n")
+
+    def test_pieces_of_characters_are_printed_as_replacement_characters(self):
+        # Nearly uniform over 300 tokens, 256 of which are single bytes.
+        words = [K25, "sample", self.trained, "--tokens", "200", "--top-k", "0", "--temperature", "100"]
+        done = subprocess.run(words, env=kt.environment(), capture_output=True, check=True)
+        self.assertIn("\ufffd", done.stdout.decode("utf-8"))  # strict
 
     def test_the_same_seed_gives_the_same_text_at_every_rank_count(self):
         texts = {self.assert_ok(self.sample("--prompt", "the", "--tokens", "40", "--seed", "3", ranks=ranks)).stdout

@@ -35,6 +35,22 @@ class UnlikeFiles(TrainTest):
                                    stderr=subprocess.PIPE, start_new_session=True, **nobody())
         return k25_testing.finish(process, 30, begin)
 
+    def test_doctor_warns_of_run_folders_that_are_closed(self):
+        closed = self.folder / "closed"
+        (closed / "in").mkdir(parents=True)
+        for mode, path, text in ((0o000, closed / "in", f"{closed / 'in'} cannot be looked at: Permission denied"),
+                                 (0o000, closed, f"{closed} cannot be read and written by this user: Permission denied"),
+                                 (0o555, closed, f"{closed} cannot be read and written by this user: Permission denied"),
+                                 (0o555, closed / "new", f"{closed} cannot be read and written by this user")):
+            closed.chmod(mode)
+            shown = self.assert_ok(self.as_nobody("doctor", "--json", "--run-dir", path)).stdout
+            finding, = (f for f in k25_testing.parse_json(shown)["findings"] if f["topic"] == "run dir")
+            self.assertEqual(finding["severity"], "warning")
+            self.assertTrue(finding["found"].startswith(text), finding)
+            self.assertIn("no run can begin there", finding["consequence"])
+            self.assertIn("chmod", finding["mend"])
+        closed.chmod(0o755)
+
     def test_a_run_that_may_not_be_read(self):
         manifest = self.reachable_corpus()
         self.assert_ok(self.train({"train.steps": 1}, manifest=manifest))

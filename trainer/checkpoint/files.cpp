@@ -72,6 +72,19 @@ std::string other_step_in(const fs::path& folder) {
   return "";
 }
 
+const char* type_name(fs::file_type type) {
+  switch (type) {
+    case fs::file_type::regular:
+      return "file";
+    case fs::file_type::directory:
+      return "directory";
+    case fs::file_type::fifo:
+      return "pipe";
+    default:
+      return "device or socket";
+  }
+}
+
 std::vector<fs::path> entries_of(const fs::path& folder, bool (*wanted)(const std::string&)) {
   std::vector<fs::path> found;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
@@ -101,7 +114,15 @@ fs::file_type type_at(const fs::path& path) {
   return type;
 }
 
+void require_checkpoint_folder(const fs::path& folder) {
+  const fs::file_type type = type_at(folder);
+  if (type == fs::file_type::directory || type == fs::file_type::not_found) return;
+  fail(ErrorKind::kCheckpoint, folder.string() + ": is no folder but a " + type_name(type) +
+                                   ", so no checkpoint; remove it, and name another checkpoint");
+}
+
 void require_readable(const fs::path& folder) {
+  require_checkpoint_folder(folder);
   const auto check = [](const fs::path& path, int mode) {
     if (::access(path.c_str(), mode) == 0 || errno != EACCES) return;
     fail(ErrorKind::kCheckpoint,
@@ -135,11 +156,16 @@ void require_regular_files(const fs::path& run_dir) {
     const fs::file_type type = type_at(path);
     if (type == fs::file_type::not_found || type == fs::file_type::regular) continue;
     fail(ErrorKind::kCheckpoint,
-         path.string() + ": is no regular file, but a " +
-             (type == fs::file_type::directory ? "directory"
-              : type == fs::file_type::fifo    ? "pipe"
-                                               : "device or socket") +
+         path.string() + ": is no regular file, but a " + type_name(type) +
              ", and a run keeps a file there; remove it, or choose another run.dir");
+  }
+  for (const char* name : {"checkpoints", "tensorboard"}) {
+    const fs::path path = run_dir / name;
+    const fs::file_type type = type_at(path);
+    if (type == fs::file_type::not_found || type == fs::file_type::directory) continue;
+    fail(ErrorKind::kCheckpoint,
+         path.string() + ": is no folder, but a " + type_name(type) +
+             ", and a run keeps a folder there; remove it, or choose another run.dir");
   }
 }
 

@@ -21,15 +21,19 @@ std::filesystem::file_type type_at(const std::filesystem::path& path);
 bool is_there(const std::filesystem::path& path);
 bool is_folder(const std::filesystem::path& path);
 
-/// Throws kCheckpoint when the folder or a file in it may not be read: that is no damage, and to
-/// must not be called so.
+/// Throws kCheckpoint when something stands at a checkpoint's place that is no folder.
+void require_checkpoint_folder(const std::filesystem::path& folder);
+
+/// Throws kCheckpoint when it is no folder, or when the folder or a file in it may not be read:
+/// that is no damage, and must not be called so.
 void require_readable(const std::filesystem::path& folder);
 
 /// What the JSON library says, without its own tags and without raw bytes of the file.
 std::string json_reason(const std::exception& error);
 
 /// Throws kCheckpoint when one of a run's files (lock, config.yaml, plans.json, metrics.jsonl,
-/// latest, best) is there and no regular file: a pipe would make the run wait for ever.
+/// latest, best) is there and no regular file (a pipe would make the run wait for ever), or one of
+/// its folders (checkpoints, tensorboard) is there and no folder.
 void require_regular_files(const std::filesystem::path& run_dir);
 
 /// What RUN/latest or RUN/best says: a folder's name, or "" when there is none.

@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "data/io/atomic_file.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/files.h"
+#include "trainer/checkpoint/json_value.h"
 #include "trainer/checkpoint/step_folder.h"
 
 namespace k25::trainer {
@@ -32,15 +35,26 @@ Json unit_json(const ManifestUnit& unit) {
       {"name", unit.name}, {"numel", unit.numel}, {"parameters", parameters}, {"ranges", ranges}};
 }
 
-ManifestUnit unit_from_json(const Json& j) {
-  ManifestUnit unit{.name = j.at("name"), .numel = j.at("numel")};
-  for (const Json& p : j.at("parameters")) {
-    unit.parameters.push_back({p.at("name"), p.at("shape"), p.at("offset")});
+ManifestUnit unit_from_json(const JsonValue& j) {
+  ManifestUnit unit{.name = j.at("name").text(), .numel = j.at("numel").integer()};
+  for (const JsonValue& p : j.at("parameters").items()) {
+    ManifestParameter parameter{.name = p.at("name").text(), .offset = p.at("offset").integer()};
+    for (const JsonValue& d : p.at("shape").items()) parameter.shape.push_back(d.integer());
+    unit.parameters.push_back(std::move(parameter));
   }
-  for (const Json& r : j.at("ranges")) {
-    unit.ranges.push_back({r.at("file"), r.at("begin"), r.at("length")});
+  for (const JsonValue& r : j.at("ranges").items()) {
+    constexpr std::int64_t kAny = JsonValue::kMost;  // told below, with the unit
+    unit.ranges.push_back(
+        {static_cast<int>(r.at("file").integer(-1, std::numeric_limits<int>::max())),
+         r.at("begin").integer(-kAny), r.at("length").integer(-kAny)});
   }
   return unit;
+}
+
+ManifestFile file_from_json(const JsonValue& j) {
+  ManifestFile file{.name = j.at("name").text(), .digest = {.size = j.at("size").integer()}};
+  for (const JsonValue& block : j.at("blocks").items()) file.digest.blocks.push_back(block.text());
+  return file;
 }
 
 // Of everything besides the digest itself, in the one form that dump() has for it: spaces and the
@@ -59,7 +73,8 @@ void require_self_digest(const Json& j, const std::string& path) {
                      "another checkpoint, or start over with --resume none",
                      path, kSelfDigest));
   }
-  const std::string expected = j.at(kSelfDigest), actual = digest_of(j);
+  const std::string expected = JsonValue(j, path + ": damaged manifest").at(kSelfDigest).text();
+  const std::string actual = digest_of(j);
   if (expected == actual) return;
   fail(ErrorKind::kCheckpoint,
        fmt::format("{}: damaged manifest: its content has SHA-256 {}, it says {}: it was changed "
@@ -88,18 +103,23 @@ Manifest manifest_from_json(const Json& j, const std::string& path) {
   if (!j.is_object()) {
     fail(ErrorKind::kCheckpoint, path + ": damaged manifest: it holds no JSON object");
   }
-  if (j.at("format") != kFormat || j.at("version") != kVersion) {
+  const JsonValue top(j, path + ": damaged manifest");
+  const std::string format = top.at("format").text();
+  const std::int64_t version = top.at("version").integer();
+  if (format != kFormat || version != kVersion) {
     fail(ErrorKind::kCheckpoint,
          fmt::format("{}: format '{}' version {} is not known; this k25 reads '{}' version {}",
-                     path, j.at("format").get<std::string>(), j.at("version").get<int>(), kFormat,
-                     kVersion));
+                     path, format, version, kFormat, kVersion));
   }
   require_self_digest(j, path);
-  Manifest manifest{.state = state_from_json(j.at("state").dump(), path), .config = j.at("config")};
-  for (const Json& unit : j.at("units")) manifest.units.push_back(unit_from_json(unit));
-  for (const Json& file : j.at("files")) {
-    manifest.files.push_back(
-        {file.at("name"), data::FileDigest{file.at("size"), file.at("blocks")}});
+  top.at("state");  // or it is missing
+  Manifest manifest{.state = state_from_json(j.at("state").dump(), path),
+                    .config = top.at("config").text()};
+  for (const JsonValue& unit : top.at("units").items()) {
+    manifest.units.push_back(unit_from_json(unit));
+  }
+  for (const JsonValue& file : top.at("files").items()) {
+    manifest.files.push_back(file_from_json(file));
     if (std::filesystem::path(manifest.files.back().name).has_parent_path()) {
       fail(ErrorKind::kCheckpoint, path + ": file name '" + manifest.files.back().name +
                                        "' leaves the checkpoint's folder");
@@ -114,8 +134,8 @@ Manifest manifest_from_json(const Json& j, const std::string& path) {
       }
     }
   }
-  const Json& digests = j.at("digests");
-  manifest.digests = {digests.at("master"), digests.at("m"), digests.at("v")};
+  const JsonValue digests = top.at("digests");
+  manifest.digests = {digests.at("master").text(), digests.at("m").text(), digests.at("v").text()};
   return manifest;
 }
 
@@ -143,6 +163,7 @@ std::string to_json(const Manifest& manifest) {
 }
 
 Manifest read_manifest(const std::filesystem::path& folder) {
+  require_checkpoint_folder(folder);
   const std::filesystem::path path = folder / kManifestName;
   if (!is_there(path)) {
     fail(ErrorKind::kCheckpoint,

@@ -27,6 +27,7 @@ std::string list_of_steps(const fs::path& run_dir) {
 }
 
 fs::path named_path(const fs::path& path) {
+  require_checkpoint_folder(path);
   if (is_there(path / kManifestName)) return path;
   const std::vector<StepFolder> steps = step_folders(path);
   if (!steps.empty()) return steps.back().path;
@@ -165,22 +166,45 @@ std::optional<fs::path> first_valid(parallel::Communicator& comm, const fs::path
 std::vector<StepFolder> step_folders(const fs::path& run_dir) {
   std::vector<StepFolder> steps;
   const fs::path checkpoints = run_dir / "checkpoints";
+  if (is_there(checkpoints) && !is_folder(checkpoints)) {
+    fail(ErrorKind::kCheckpoint, checkpoints.string() +
+                                     ": is no folder, and a run keeps its checkpoints there; "
+                                     "remove it, or name another run");
+  }
   std::error_code error;
   fs::directory_iterator entries(checkpoints, error);
   if (error == std::errc::no_such_file_or_directory) return steps;
   if (error) fail(ErrorKind::kCheckpoint, checkpoints.string() + ": " + error.message());
   for (const fs::directory_entry& entry : entries) {
     const std::string name = entry.path().filename().string();
-    if (name.rfind("step-", 0) != 0 ||
-        name.find_first_not_of("0123456789", 5) != std::string::npos || name.size() < 6 ||
-        name.size() > 23) {
-      continue;
-    }
+    if (!is_step_name(name)) continue;
     steps.push_back({std::stoll(name.substr(5)), entry.path()});
   }
   std::sort(steps.begin(), steps.end(),
             [](const StepFolder& a, const StepFolder& b) { return a.step < b.step; });
   return steps;
+}
+
+bool is_step_name(const std::string& name) {
+  return name.starts_with("step-") && name.size() > 5 && name.size() <= 23 &&
+         name.find_first_not_of("0123456789", 5) == std::string::npos;
+}
+
+std::string other_steps_text(const fs::path& folder, const std::string& option) {
+  const fs::path run_dir = folder.parent_path().parent_path();
+  if (folder.parent_path().filename() != "checkpoints") return "";
+  std::string list;
+  try {
+    for (const StepFolder& step : step_folders(run_dir)) {
+      if (step.path.filename() == folder.filename()) continue;
+      list += fmt::format("{}step:{}", list.empty() ? "" : ", ", step.step);
+    }
+  } catch (const std::exception&) {
+    return "";  // there is an error already
+  }
+  if (list.empty()) return fmt::format("; '{}' has no other checkpoint", run_dir.string());
+  return fmt::format("; other checkpoints of '{0}': {1} {2} (k25 inspect {0} says which are whole)",
+                     run_dir.string(), option, list);
 }
 
 std::string step_folder_name(std::int64_t step) { return fmt::format("step-{:06}", step); }
@@ -198,8 +222,14 @@ std::optional<fs::path> find_resume_target(parallel::Communicator& comm, const f
       on_rank0(comm, [&] { return find_candidates(run_dir, resume); });
   if (resume == "none") return std::nullopt;
   if (resume == "auto") return first_valid(comm, run_dir, folders, notes);
-  parallel::collectively(comm, "resume", [&] { require_readable(folders.front()); });
-  verify_together(comm, folders.front());
+  try {
+    parallel::collectively(comm, "resume", [&] { require_readable(folders.front()); });
+    verify_together(comm, folders.front());
+  } catch (const parallel::AgreedError& error) {
+    if (error.kind() != ErrorKind::kCheckpoint || !resume.starts_with("step:")) throw;
+    throw parallel::AgreedError(
+        error.kind(), error.what() + other_steps_text(folders.front(), "--resume"), error.origin());
+  }
   return folders.front();
 }
 

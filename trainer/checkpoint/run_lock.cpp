@@ -102,8 +102,9 @@ void make_folders(const fs::path& folder, std::vector<fs::path>& made) {
     error.clear();
     if (fs::create_directory(path, error)) made.push_back(path);
     if (error) {
-      fail(ErrorKind::kCheckpoint, "run.dir: cannot create '" + folder.string() + "': '" +
-                                       path.string() + "': " + error.message() +
+      const std::string at = path / "" == folder / "" ? "" : "'" + path.string() + "': ";
+      fail(ErrorKind::kCheckpoint, "run.dir: cannot create '" + folder.string() + "': " + at +
+                                       error.message() +
                                        "; choose another run.dir, or make way there");
     }
   }

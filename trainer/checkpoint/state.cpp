@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "kernels/core/check.h"
 #include "trainer/checkpoint/files.h"
+#include "trainer/checkpoint/json_value.h"
 
 namespace k25::trainer {
 
@@ -14,48 +14,19 @@ using Json = nlohmann::json;
 
 namespace {
 
-// Reads the numbers of one object. Such as no run can have written are refused: a sum over the
-// content proves that nothing changed it, not that it makes sense.
-struct Reader {
-  const Json& object;
-  const std::string& file;
-  std::string prefix;  // of the key in messages
+// Such as no run can have written are refused: a sum over the content proves that nothing changed
+// it, not that it makes sense.
+std::vector<std::int64_t> counters(const JsonValue& list) {
+  std::vector<std::int64_t> values;
+  for (const JsonValue& value : list.items()) values.push_back(value.integer());
+  return values;
+}
 
-  [[noreturn]] void wrong(const std::string& key, const Json& value,
-                          const std::string& expected) const {
-    const std::string given = value.dump(-1, ' ', true, Json::error_handler_t::replace);
-    fail(ErrorKind::kCheckpoint, fmt::format("{}: damaged state: '{}{}' is {}, expected {}", file,
-                                             prefix, key, given.substr(0, 60), expected));
-  }
-  std::int64_t checked(const std::string& key, const Json& value, std::int64_t low,
-                       std::int64_t high) const {
-    const bool fits = value.is_number_integer() &&
-                      (!value.is_number_unsigned() || value.get<std::uint64_t>() <= kMost) &&
-                      value.get<std::int64_t>() >= low && value.get<std::int64_t>() <= high;
-    if (!fits) wrong(key, value, fmt::format("an integer from {} to {}", low, high));
-    return value.get<std::int64_t>();
-  }
-  std::int64_t integer(const char* key, std::int64_t low, std::int64_t high = kMost) const {
-    return checked(key, object.at(key), low, high);
-  }
-  std::vector<std::int64_t> integers(const char* key) const {
-    std::vector<std::int64_t> values;
-    for (const Json& value : object.at(key)) {
-      values.push_back(checked(fmt::format("{}[{}]", key, values.size()), value, 0, kMost));
-    }
-    return values;
-  }
-  double number(const char* key, double low, double high) const {
-    const Json& value = object.at(key);
-    const bool fits =
-        value.is_number() && value.get<double>() >= low && value.get<double>() <= high;
-    if (!fits) wrong(key, value, fmt::format("a number from {} to {}", low, high));
-    return value.get<double>();
-  }
-
-  // Above it, adding one more step would not be safe.
-  static constexpr std::int64_t kMost = std::int64_t{1} << 62;
-};
+std::vector<double> numbers(const JsonValue& list) {
+  std::vector<double> values;
+  for (const JsonValue& value : list.items()) values.push_back(value.number());
+  return values;
+}
 
 }  // namespace
 
@@ -90,34 +61,35 @@ std::string to_json(const TrainState& s) {
 TrainState state_from_json(const std::string& text, const std::string& file) {
   try {
     const Json j = Json::parse(text);
-    const Reader top{j, file, ""}, policy{j.at("policy"), file, "policy."},
-        mixture{j.at("mixture"), file, "mixture."};
-    const std::int64_t step = top.integer("step", 0);
-    TrainState s{.step = step,
-                 .label_tokens = top.integer("label_tokens", 0),
-                 .policy = {.updates = policy.integer("updates", 0, step),
-                            .consecutive_skips = policy.integer("consecutive_skips", 0, step),
-                            .skipped = policy.integer("skipped", 0, step),
-                            .empty = policy.integer("empty", 0, step),
-                            .beta1_product = policy.number("beta1_product", 0.0, 1.0),
-                            .beta2_product = policy.number("beta2_product", 0.0, 1.0)},
-                 .mixture = {.weights = j.at("mixture").at("weights"),
-                             .consumed = mixture.integers("consumed"),
-                             .next_sample = mixture.integer("next_sample", 0)},
-                 .best_step = top.integer("best_step", -1, step),
-                 .best_loss = top.number("best_loss", 0.0, std::numeric_limits<double>::max()),
-                 .seed = j.at("seed"),
-                 .corpus_digest = j.at("corpus_digest"),
-                 .order_digest = j.at("order_digest"),
-                 .tokenizer_digest = j.value("tokenizer_digest", ""),
-                 .config_digest = j.at("config_digest"),
-                 .init_digest = j.at("init_digest"),
-                 .slots = top.integer("slots", 0),
-                 .batch = top.integer("batch", 0),
-                 .fingerprint = j.at("fingerprint")};
+    const JsonValue top(j, file + ": damaged state");
+    const JsonValue policy = top.at("policy"), mixture = top.at("mixture");
+    const std::int64_t step = top.at("step").integer();
+    TrainState s{
+        .step = step,
+        .label_tokens = top.at("label_tokens").integer(),
+        .policy = {.updates = policy.at("updates").integer(0, step),
+                   .consecutive_skips = policy.at("consecutive_skips").integer(0, step),
+                   .skipped = policy.at("skipped").integer(0, step),
+                   .empty = policy.at("empty").integer(0, step),
+                   .beta1_product = policy.at("beta1_product").number(0.0, 1.0),
+                   .beta2_product = policy.at("beta2_product").number(0.0, 1.0)},
+        .mixture = {.weights = numbers(mixture.at("weights")),
+                    .consumed = counters(mixture.at("consumed")),
+                    .next_sample = mixture.at("next_sample").integer()},
+        .best_step = top.at("best_step").integer(-1, step),
+        .best_loss = top.at("best_loss").number(0.0),
+        .seed = top.at("seed").any_unsigned(),
+        .corpus_digest = top.at("corpus_digest").text(),
+        .order_digest = top.at("order_digest").text(),
+        .tokenizer_digest = top.has("tokenizer_digest") ? top.at("tokenizer_digest").text() : "",
+        .config_digest = top.at("config_digest").text(),
+        .init_digest = top.at("init_digest").text(),
+        .slots = top.at("slots").integer(),
+        .batch = top.at("batch").integer(),
+        .fingerprint = top.at("fingerprint").text()};
     if (s.mixture.weights.size() != s.mixture.consumed.size()) {
-      top.wrong("mixture.consumed", j.at("mixture").at("consumed"),
-                fmt::format("one counter for each of {} weights", s.mixture.weights.size()));
+      mixture.at("consumed")
+          .wrong(fmt::format("one counter for each of {} weights", s.mixture.weights.size()));
     }
     return s;
   } catch (const Json::exception& error) {

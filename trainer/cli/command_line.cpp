@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "parallel/comm/agree.h"
+#include "trainer/config/parse.h"
 #include "trainer/config/printable.h"
 #include "trainer/config/yaml_tree.h"
 
@@ -27,6 +28,99 @@ std::string wrong_count(const CLI::App& app) {
   }
   return "";
 }
+
+std::string suggest(const std::string& near) {
+  return near.empty() ? "" : " (did you mean '" + near + "'?)";
+}
+
+// Goes through the words as CLI11 does, which tells what it cannot place from behind, all at once,
+// and only that a subcommand is required when the first word is none.
+class CommandLine {
+ public:
+  explicit CommandLine(const CLI::App& app) : level_(&app) {}
+
+  /// What the first word that belongs nowhere is; "" when all have a place.
+  std::string problem_of(Arguments arguments) {
+    bool options_end = false;
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      const std::string word = arguments[i];
+      std::string told;
+      if (word == "--") {
+        options_end = true;
+      } else if (!options_end && word.size() > 1 && word.starts_with('-')) {
+        const std::size_t equals = word.find('=');
+        const std::string name = word.substr(0, equals);
+        const CLI::Option* option = level_->get_option_no_throw(name);
+        if (option == nullptr) {
+          told = fmt::format("unknown option '{}' of {}{}", printable_start(name), command(),
+                             suggestion(name));
+        } else if (equals == std::string::npos && option->get_items_expected_min() > 0) {
+          ++i;  // its value, whatever it looks like
+          while (option->get_allow_extra_args() && i + 1 < arguments.size() &&
+                 arguments[i + 1][0] != '-') {
+            ++i;
+          }
+        }
+      } else {
+        told = problem_of_word(word);
+      }
+      if (!told.empty()) return told;
+    }
+    return "";
+  }
+  const CLI::App& level() const { return *level_; }
+
+ private:
+  std::string command() const {
+    std::string text = level_->get_name();
+    for (const CLI::App* app = level_->get_parent(); app != nullptr; app = app->get_parent()) {
+      text = app->get_name() + " " + text;
+    }
+    return text;
+  }
+  bool takes_settings() const { return level_->get_option_no_throw("--set") != nullptr; }
+
+  std::string suggestion(const std::string& option) const {
+    const std::string word = option.substr(std::min(option.find_first_not_of('-'), option.size()));
+    if (takes_settings()) {
+      for (const KeyInfo& key : config_keys()) {
+        const std::vector<std::string> parts = split_path(key.path);
+        if (key.path != word && parts.back() != word) continue;
+        return fmt::format(" (did you mean '--set {}=...'?)", key.path);
+      }
+    }
+    std::vector<std::string> names;
+    for (const CLI::Option* known : level_->get_options()) {
+      names.insert(names.end(), known->get_lnames().begin(), known->get_lnames().end());
+    }
+    const std::string near = nearest(word, names);
+    return suggest(near.empty() ? near : "--" + near);
+  }
+
+  std::string problem_of_word(const std::string& word) {
+    std::vector<std::string> names;
+    for (const CLI::App* sub : level_->get_subcommands(nullptr)) {
+      names.push_back(sub->get_name());
+      if (names.back() != word) continue;
+      level_ = sub;
+      return "";
+    }
+    if (!names.empty()) {
+      return fmt::format("unknown command '{}'{}", word, suggest(nearest(word, names)));
+    }
+    std::int64_t places = 0;
+    for (const CLI::Option* option : level_->get_options()) {
+      if (option->get_positional()) places += option->get_items_expected_max();
+    }
+    if (++words_ <= places) return "";
+    const bool setting = takes_settings() && word.find('=') != std::string::npos;
+    return fmt::format("'{}' is one argument more than {} takes{}", printable_start(word),
+                       command(), setting ? "; write --set " + printable_start(word) : "");
+  }
+
+  const CLI::App* level_;
+  std::int64_t words_ = 0;  // without options, of this level
+};
 
 // Whether the launcher began to end this process before `milliseconds` were over: mpirun sends
 // SIGCONT at once, then SIGTERM, which is blocked since main began, a second later.
@@ -88,28 +182,12 @@ std::string problem_of_empty_arguments(Arguments arguments) {
   return "";
 }
 
-// CLI11 only says that a subcommand is required when the first word is none.
 std::string command_line_problem(const CLI::App& app, const CLI::ParseError& error,
                                  Arguments arguments) {
-  const CLI::App* level = &app;
-  for (const char* argument : arguments) {
-    const CLI::App* next = nullptr;
-    std::vector<std::string> names;
-    for (const CLI::App* command : level->get_subcommands(nullptr)) {
-      names.push_back(command->get_name());
-      if (names.back() == argument) next = command;
-    }
-    if (names.empty() || argument[0] == '-') break;
-    if (next != nullptr) {
-      level = next;
-      continue;
-    }
-    const std::string near = nearest(argument, names);
-    return fmt::format("unknown command '{}'{}", argument,
-                       near.empty() ? "" : " (did you mean '" + near + "'?)");
-  }
+  CommandLine line(app);
+  if (std::string told = line.problem_of(arguments); !told.empty()) return told;
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
-    if (const std::string told = wrong_count(*level); !told.empty()) return told;
+    if (std::string told = wrong_count(line.level()); !told.empty()) return told;
   }
   return error.what();
 }

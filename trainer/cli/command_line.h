@@ -18,7 +18,7 @@ bool is_first_process();
 /// the program takes "" for "not given". "" when there is none.
 std::string problem_of_empty_arguments(Arguments arguments);
 
-/// What `error` means, in words that name the word at fault.
+/// What `error` means, in words that name the first word at fault, and the known one that is near.
 std::string command_line_problem(const CLI::App& app, const CLI::ParseError& error,
                                  Arguments arguments);
 

@@ -37,7 +37,7 @@ void print_deepspeed_keys() {
 }
 
 void import_config(const std::string& path) {
-  const DeepSpeedImport result = import_deepspeed(read_config_file(path), path);
+  const DeepSpeedImport result = import_deepspeed(read_config_file(path, "DeepSpeed config"), path);
   fmt::print("{}{}", result.report, result.yaml);
   if (!result.problems.empty()) fail_with(result.problems);
 }

@@ -28,7 +28,8 @@ CeilingsFile measure(parallel::World& world, const std::string& path) {
   Runtime runtime(world, config, warnings);
   const CeilingsFile file = measure_ceilings(runtime);
   parallel::from_rank0(world.comm(), "ceilings", [&] {
-    data::write_file_atomically(path, ceilings_json(file), ErrorKind::kUsage);
+    data::write_file_atomically(path, ceilings_json(file), ErrorKind::kUsage,
+                                [&] { require_place_for_ceilings(path); });
     return std::string();
   });
   return file;
@@ -45,6 +46,12 @@ std::string summary(const std::vector<Finding>& findings) {
 
 void run_doctor(const DoctorArguments& arguments, const CommandContext& context) {
   parallel::World& world = *context.world;
+  if (!arguments.measure.empty()) {
+    parallel::from_rank0(world.comm(), "ceilings", [&] {
+      require_place_for_ceilings(arguments.measure);
+      return std::string();
+    });
+  }
   const std::vector<Finding> findings = examine(world, arguments.run_dir);
   Json json = {{"format", "k25 doctor 1"}, {"ranks", world.size()}};
   json["findings"] = Json::array();

@@ -103,8 +103,11 @@ void print_checkpoint(const fs::path& path, const InspectArguments& arguments) {
     try {
       fmt::print("{}", describe_checkpoint(folder, arguments));
       return;
-    } catch (const Error&) {
-      if (i == kTries || !is_gone(folder)) throw;
+    } catch (const Error& error) {
+      if (!is_gone(folder)) {
+        fail(error.kind(), error.what() + other_steps_text(folder, "--checkpoint"));
+      }
+      if (i == kTries) throw;
     }
   }
 }
@@ -135,6 +138,7 @@ bool is_corpus(const fs::path& folder) {
 void run_inspect(const InspectArguments& arguments) {
   const fs::path path = arguments.path;
   require_path(arguments.path);
+  if (is_step_name(path.filename().string())) require_checkpoint_folder(path);
   if (type_at(path) == fs::file_type::regular) {
     require_text(path);
     return print_corpus(arguments, path);

@@ -34,6 +34,7 @@ CLI::Validator profile_option(ProfileSteps& steps) {
 void run_train(const TrainArguments& arguments, const CommandContext& context) {
   parallel::World& world = *context.world;
   std::vector<std::string> overrides = arguments.overrides;
+  OptionPlaces places;
   // Quoted: what YAML would read as more than text, such as "runs/a #1", is a path here.
   const auto override_text = [&](const std::string& key, const char* option,
                                  const std::string& value) {
@@ -44,6 +45,7 @@ void run_train(const TrainArguments& arguments, const CommandContext& context) {
            fmt::format("{} {} and --set {} say the same key; give one", option, value, text));
     }
     overrides.push_back(key + "=" + yaml_text(value));
+    places[overrides.back()] = fmt::format("{} {}", option, value);
   };
   override_text("train.resume", "--resume", arguments.resume);
   override_text("log.format", "--log-format", arguments.log_format);
@@ -52,7 +54,7 @@ void run_train(const TrainArguments& arguments, const CommandContext& context) {
                                                 [&] { return read_config_file(arguments.config); });
   ParsedConfig parsed;
   parallel::collectively(world.comm(), "config", [&] {
-    parsed = parse_config(text, arguments.config, overrides, world.size());
+    parsed = parse_config(text, arguments.config, overrides, world.size(), places);
     require_within(arguments.profile, parsed.config.train);
   });
   world.configure(parsed.config.comm);

@@ -179,10 +179,15 @@ std::string render(const std::function<std::string(const std::string&)>& value,
 }  // namespace
 
 ParsedConfig parse_config(const std::string& text, const std::string& file,
-                          const std::vector<std::string>& overrides, std::int64_t ranks) {
+                          const std::vector<std::string>& overrides, std::int64_t ranks,
+                          const OptionPlaces& option_places) {
   Problems problems;
   YamlNode root = parse_yaml(text, file, problems);
-  for (const std::string& override_text : overrides) apply_override(root, override_text, problems);
+  for (const std::string& override_text : overrides) {
+    const auto place = option_places.find(override_text);
+    apply_override(root, override_text, problems,
+                   place == option_places.end() ? "" : place->second);
+  }
   if (!problems.empty()) fail_with(problems);
   apply_preset(root, problems);
 
@@ -204,20 +209,20 @@ ParsedConfig parse_config(const std::string& text, const std::string& file,
   return parsed;
 }
 
-std::string read_config_file(const std::filesystem::path& path) {
+std::string read_config_file(const std::filesystem::path& path, const std::string& noun) {
   namespace fs = std::filesystem;
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   const std::string name = printable(path.string());
-  if (fs::is_directory(status)) fail(ErrorKind::kUsage, name + ": is a directory, not a config");
+  if (fs::is_directory(status)) fail(ErrorKind::kUsage, name + ": is a directory, not a " + noun);
   if (fs::exists(status) && !fs::is_regular_file(status)) {
     fail(ErrorKind::kUsage,
-         name + ": is no regular file (a pipe or a device); write the config to a file");
+         name + ": is no regular file (a pipe or a device); write the " + noun + " to a file");
   }
   const std::uintmax_t size = fs::is_regular_file(status) ? fs::file_size(path, error) : 0;
   if (!error && size > kMaxConfigBytes) {
-    fail(ErrorKind::kUsage, name + ": has " + std::to_string(size) +
-                                " bytes; a config has at most " + std::to_string(kMaxConfigBytes));
+    fail(ErrorKind::kUsage, name + ": has " + std::to_string(size) + " bytes; a " + noun +
+                                " has at most " + std::to_string(kMaxConfigBytes));
   }
   return data::read_file(path, ErrorKind::kUsage);
 }

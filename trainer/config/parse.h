@@ -21,7 +21,8 @@
 
 namespace k25::trainer {
 
-/// Where a value came from: "quickstart.yaml:12:3", "--set a.b=c", "preset small:2:1", "default".
+/// Where a value came from: "quickstart.yaml:12:3", "--set a.b=c", "--log-format json", "preset
+/// small:2:1", "default".
 /// By key path, and by element where the value is a list or a map: "optim.freeze[0]".
 using Origins = std::map<std::string, std::string>;
 
@@ -36,17 +37,23 @@ struct ParsedConfig {
   std::vector<std::string> warnings;  ///< settings without effect, one line each
 };
 
+/// What the user wrote for an override that did not come by --set, by its text: "log.format=json"
+/// ->
+/// "--log-format json".
+using OptionPlaces = std::map<std::string, std::string>;
+
 /// `text` under the name `file` (for messages), then `overrides` ("a.b=c", YAML values) in order.
 /// `ranks` resolves what depends on the world: mesh.shard auto, batch triple, reduce.slots.
 ParsedConfig parse_config(const std::string& text, const std::string& file,
-                          const std::vector<std::string>& overrides, std::int64_t ranks);
+                          const std::vector<std::string>& overrides, std::int64_t ranks,
+                          const OptionPlaces& option_places = {});
 
 /// Beyond, a file is no config.
 inline constexpr std::uintmax_t kMaxConfigBytes = std::uintmax_t{1} << 20;
 
-/// The text of a config. A file that is missing, unreadable, larger, a folder, a pipe or a device
-/// is kUsage.
-std::string read_config_file(const std::filesystem::path& path);
+/// The text of a config, or of another small file that `noun` calls by its name. A file that is
+/// missing, unreadable, larger, a folder, a pipe or a device is kUsage.
+std::string read_config_file(const std::filesystem::path& path, const std::string& noun = "config");
 
 /// Reads the file and parses it.
 ParsedConfig load_config(const std::filesystem::path& path,

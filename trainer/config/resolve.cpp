@@ -157,12 +157,48 @@ class Resolver {
     if (t.batch % known != 0) return refuse_batch(known, all_given);
     if (!fits(w)) {
       return problem("train.batch",
-                     fmt::format("{} {}; legal numbers of data ranks nearby: {}", equation(),
+                     fmt::format("{} {}{}; legal numbers of data ranks nearby: {}", equation(),
                                  all_given ? "does not hold" : "has no integer solution",
-                                 nearest_counts(w, fits)));
+                                 fitting_sizes(known, all_given), nearest_counts(w, fits)));
     }
     if (t.micro_batch == 0) choose("train.micro_batch", t.micro_batch = t.batch / (known * w));
     if (t.accumulation == 0) choose("train.accumulation", t.accumulation = t.batch / (known * w));
+  }
+
+  // What makes the batch triple fit the ranks: another given factor, or another batch.
+  std::string fitting_sizes(std::int64_t known, bool all_given) const {
+    const TrainConfig& t = c_.train;
+    const std::int64_t w = data_ranks();
+    std::string text;
+    if (t.batch % w == 0) {
+      const std::int64_t of_rank = t.batch / w;
+      if (!all_given) {
+        text = fmt::format("train.{} {}, or ", t.micro_batch != 0 ? "micro_batch" : "accumulation",
+                           largest_divisor(of_rank, known));
+      } else if (of_rank % t.micro_batch == 0) {
+        text = fmt::format("train.accumulation {}, or ", of_rank / t.micro_batch);
+      }
+    }
+    if (known <= kMaxBatch / w) text += "train.batch " + nearest_batches(known * w, all_given);
+    if (text.ends_with(", or ")) text.resize(text.size() - 5);
+    return text.empty() ? text : fmt::format("; for {} data ranks: {}", w, text);
+  }
+
+  // The multiples of `unit` around the batch; `unit` itself, when nothing is left to multiply.
+  std::string nearest_batches(std::int64_t unit, bool all_given) const {
+    const std::int64_t below = all_given ? 0 : c_.train.batch / unit * unit;
+    return fmt::format("{}{}", below > 0 ? fmt::format("{} or ", below) : "", below + unit);
+  }
+
+  static std::int64_t largest_divisor(std::int64_t number, std::int64_t most) {
+    std::int64_t best = 1;
+    for (std::int64_t i = 1; i * i <= number; ++i) {
+      if (number % i != 0) continue;
+      for (const std::int64_t divisor : {i, number / i}) {
+        if (divisor <= most) best = std::max(best, divisor);
+      }
+    }
+    return best;
   }
 
   // No number of ranks helps here, only another size.
@@ -171,10 +207,8 @@ class Resolver {
     const std::int64_t w = data_ranks();
     std::string fitting;
     if (known <= kMaxBatch / w) {
-      const std::int64_t unit = known * w;
-      const std::int64_t below = all_given ? 0 : t.batch / unit * unit;
-      fitting = fmt::format("; a train.batch that fits {} data ranks: {}{}", w,
-                            below > 0 ? fmt::format("{} or ", below) : "", below + unit);
+      fitting = fmt::format("; a train.batch that fits {} data ranks: {}", w,
+                            nearest_batches(known * w, all_given));
     }
     const bool micro = t.micro_batch != 0 && t.batch % t.micro_batch != 0;
     problem(micro ? "train.micro_batch" : "train.accumulation",

@@ -297,8 +297,9 @@ void place_all(YamlNode& node, const std::string& where) {
 
 }  // namespace
 
-void apply_override(YamlNode& root, const std::string& text, Problems& problems) {
-  const std::string where = "--set " + printable(text);
+void apply_override(YamlNode& root, const std::string& text, Problems& problems,
+                    const std::string& place) {
+  const std::string where = place.empty() ? "--set " + printable(text) : printable(place);
   const std::size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0) {
     problems.push_back(where + ": expected key=value, such as optim.lr=1e-3");
@@ -342,7 +343,9 @@ void merge_missing(YamlNode& node, const YamlNode& defaults) {
 std::string nearest(const std::string& word, const std::vector<std::string>& candidates) {
   if (word.size() > 100) return "";
   std::string best;
-  std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;
+  // Of a word of three letters, two changes leave nothing to know it by.
+  const std::size_t most = word.size() <= 3 ? 1 : std::max<std::size_t>(2, word.size() / 3);
+  std::size_t best_distance = most + 1;
   for (const std::string& candidate : candidates) {
     if (candidate.size() >= 3 && word.rfind(candidate, 0) == 0) return candidate;
     std::vector<std::size_t> row(candidate.size() + 1);

@@ -42,8 +42,10 @@ inline constexpr std::size_t kMostTold = 20;  ///< problems in one message
 /// The tree of `text`; problems are appended. A file without a map at its top is a problem too.
 YamlNode parse_yaml(const std::string& text, const std::string& file, Problems& problems);
 
-/// Puts "a.b.c=value" into the tree (value: YAML).
-void apply_override(YamlNode& root, const std::string& text, Problems& problems);
+/// Puts "a.b.c=value" into the tree (value: YAML). `place` says where the user gave it; "--set" and
+/// the text when it is empty.
+void apply_override(YamlNode& root, const std::string& text, Problems& problems,
+                    const std::string& place = "");
 
 /// Adds the entries of `defaults` that `node` lacks, maps recursively.
 void merge_missing(YamlNode& node, const YamlNode& defaults);

@@ -4,8 +4,11 @@
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 
@@ -117,6 +120,39 @@ std::string filesystem_of(const fs::path& path) {
   return type;
 }
 
+Finding no_run_dir(const std::string& found, const std::string& mend) {
+  return {.severity = Severity::kWarning,
+          .topic = "run dir",
+          .found = found,
+          .consequence = "no run can begin there: k25 train ends with code 4",
+          .mend = mend};
+}
+
+/// Why no folder can be made in `path`, or no file in it, which is there; nothing found when one
+/// can.
+Finding unusable(const fs::path& path) {
+  std::error_code error;
+  const fs::file_type type = fs::status(path, error).type();
+  const std::string name = path.string();
+  if (type == fs::file_type::not_found) {
+    return no_run_dir(name + " is a link to nothing", "make what it names, or another run.dir");
+  }
+  if (type == fs::file_type::none) {
+    return no_run_dir(fmt::format("{} cannot be looked at: {}", name, error.message()),
+                      "open every folder above it to this user (chmod +x), or another run.dir");
+  }
+  if (type != fs::file_type::directory) {
+    const bool file = type == fs::file_type::regular;
+    return no_run_dir(
+        fmt::format("{} is {}, and no folder", name, file ? "a file" : "a device, pipe or socket"),
+        "a run.dir that is a folder, or does not exist yet");
+  }
+  if (::access(path.c_str(), R_OK | W_OK | X_OK) == 0) return {};
+  return no_run_dir(
+      fmt::format("{} cannot be read and written by this user: {}", name, std::strerror(errno)),
+      "give this user the folder (chmod, chown), or another run.dir");
+}
+
 }  // namespace
 
 std::string HostFiles::line(const std::string& path) const {
@@ -208,11 +244,20 @@ std::vector<Finding> check_limits(const HostFiles& files, const HostLimits& limi
 
 std::vector<Finding> check_run_dir(const fs::path& run_dir) {
   std::error_code none;
-  fs::path path = fs::weakly_canonical(fs::absolute(run_dir, none), none);
-  while (!path.empty() && !fs::exists(path, none) && path.has_relative_path()) {
+  const fs::path wanted = fs::absolute(run_dir, none).lexically_normal();
+  fs::path path = wanted;
+  // What stands there or, when nothing does, what stands above it.
+  while (fs::symlink_status(path, none).type() == fs::file_type::not_found &&
+         path.has_relative_path()) {
     path = path.parent_path();
   }
+  if (const Finding f = unusable(path); !f.found.empty()) return {f};
+  path = fs::canonical(path, none);
   const std::string type = filesystem_of(path);
+  if (type == "proc" || type == "sysfs" || type.starts_with("cgroup")) {
+    return {no_run_dir(fmt::format("{} is on {}, which keeps no files", path.string(), type),
+                       "a run.dir on a disk")};
+  }
   const fs::space_info space = fs::space(path, none);
   Finding f{
       .topic = "run dir",

@@ -44,7 +44,7 @@ inline constexpr Bytes kShmOfRank{std::int64_t{32} << 20};
 std::vector<Finding> check_kernel(const HostFiles& files);
 std::vector<Finding> check_numa(const std::vector<NumaNode>& nodes);
 std::vector<Finding> check_limits(const HostFiles& files, const HostLimits& limits);
-/// Where run.dir lies or would lie.
+/// Where run.dir lies or would lie; a warning where no run could begin.
 std::vector<Finding> check_run_dir(const std::filesystem::path& run_dir);
 
 }  // namespace k25::trainer

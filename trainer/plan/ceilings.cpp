@@ -1,11 +1,15 @@
 #include "trainer/plan/ceilings.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "data/io/atomic_file.h"
 #include "kernels/core/check.h"
 #include "trainer/config/parse.h"
 #include "trainer/config/printable.h"
@@ -16,7 +20,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kFormat = "k25 ceilings 1";
+constexpr std::string_view kFormat = "k25 ceilings 1";
+constexpr std::string_view kAnyFormat = "k25 ceilings ";  // of any version
 
 struct Field {
   const char* name;
@@ -98,7 +103,58 @@ class Reader {
   const Json& json_;
 };
 
+// Whatever its version and its values are.
+bool holds_ceilings(const std::filesystem::path& path) {
+  const std::string text =
+      data::read_file(path, ErrorKind::kUsage, {static_cast<std::int64_t>(kMaxConfigBytes)});
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("format") || !json.at("format").is_string()) return false;
+  return json.at("format").get_ref<const std::string&>().starts_with(kAnyFormat);
+}
+
+// "" where ceilings may be written.
+std::string what_stands_at(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  switch (fs::symlink_status(path, error).type()) {
+    case fs::file_type::not_found:
+      return "";
+    case fs::file_type::directory:
+      return "is a folder";
+    case fs::file_type::symlink:
+      return "is a link";
+    case fs::file_type::regular:
+      break;
+    case fs::file_type::none:
+      return "cannot be looked at (" + error.message() + ")";
+    default:
+      return "is a device, a pipe or a socket";
+  }
+  try {
+    return holds_ceilings(path) ? "" : "is there already and holds something else";
+  } catch (const Error&) {
+    return "is there already and cannot be read as ceilings";
+  }
+}
+
 }  // namespace
+
+void require_place_for_ceilings(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  const std::string name = printable(path.string());
+  if (const std::string what = what_stands_at(path); !what.empty()) {
+    fail(ErrorKind::kUsage,
+         fmt::format("{}: {}; only a file of ceilings is replaced: name another file, or remove "
+                     "this one",
+                     name, what));
+  }
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  if (::access(folder.c_str(), W_OK | X_OK) == 0) return;
+  fail(ErrorKind::kUsage,
+       fmt::format("{}: no file can be made in {} ({}); name a file in a folder that is there and "
+                   "that this user may write to",
+                   name, printable(folder.string()), std::strerror(errno)));
+}
 
 std::string ceilings_json(const CeilingsFile& file) {
   Json json = {{"format", kFormat},
@@ -115,7 +171,7 @@ std::string ceilings_json(const CeilingsFile& file) {
 }
 
 CeilingsFile read_ceilings(const std::filesystem::path& path) {
-  return parse_ceilings(read_config_file(path), path.string());
+  return parse_ceilings(read_config_file(path, "list of ceilings"), path.string());
 }
 
 CeilingsFile parse_ceilings(const std::string& text, const std::string& file) {

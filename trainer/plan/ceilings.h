@@ -29,6 +29,10 @@ struct CeilingsFile {
 
 std::string ceilings_json(const CeilingsFile& file);
 
+/// Throws kUsage naming path and mend unless ceilings may be written to `path`: nothing stands
+/// there, or a file of ceilings, which is to be replaced. No other file is ever overwritten.
+void require_place_for_ceilings(const std::filesystem::path& path);
+
 /// Throws kUsage naming file, key and value: a missing or unreadable file, text that is no JSON,
 /// unknown or missing keys, numbers that are not positive.
 CeilingsFile read_ceilings(const std::filesystem::path& path);

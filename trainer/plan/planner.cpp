@@ -47,6 +47,16 @@ CardPlan plan_on(const ParsedConfig& parsed, const Cluster& cluster, const Card&
   return plan;
 }
 
+// Nodes are equal, so `parts` must divide the GPUs.
+[[noreturn]] void refuse_shares(std::int64_t gpus, const char* option, std::int64_t parts) {
+  const std::int64_t below = gpus / parts * parts;
+  fail(ErrorKind::kUsage,
+       fmt::format(
+           "--gpus {}: {} {} does not divide it, and all nodes are equal; --gpus {}{} would "
+           "do",
+           gpus, option, parts, below > 0 ? fmt::format("{} or ", below) : "", below + parts));
+}
+
 std::string change_text(const std::vector<std::string>& overrides) {
   std::string text;
   for (const std::string& o : overrides) text += (text.empty() ? "--set " : " --set ") + o;
@@ -66,12 +76,13 @@ Cluster make_cluster(std::int64_t gpus, std::int64_t nodes, std::int64_t per_nod
     per_node = std::min(gpus, kUsualNode);
     while (gpus % per_node != 0) --per_node;
   }
-  if (per_node == 0 || gpus % per_node != 0 || (nodes != 0 && nodes * per_node != gpus)) {
-    const auto said = [](std::int64_t n) { return n == 0 ? "equal" : std::to_string(n); };
+  if (per_node == 0) refuse_shares(gpus, "--nodes", nodes);
+  if (nodes == 0 && gpus % per_node != 0) refuse_shares(gpus, "--gpus-per-node", per_node);
+  if (nodes != 0 && nodes * per_node != gpus) {
     fail(ErrorKind::kUsage,
          fmt::format("--gpus {} = --nodes {} x --gpus-per-node {} does not hold; leave one of them "
                      "out",
-                     gpus, said(nodes), said(per_node)));
+                     gpus, nodes, per_node));
   }
   if (gpus > kMaxRanks) {
     fail(ErrorKind::kUsage, fmt::format("{} GPUs are more than k25 takes ({})", gpus, kMaxRanks));

@@ -77,7 +77,7 @@ fs::path find_checkpoint(const fs::path& path, const std::string& said,
          "--checkpoint " + said + ": '" + path.string() +
              "' is one checkpoint; leave --checkpoint out, or give the run directory");
   }
-  if (!is_folder(path / "checkpoints")) {
+  if (!is_there(path / "checkpoints")) {
     if (is_there(path / "config.yaml")) {
       fail(ErrorKind::kCheckpoint, "'" + path.string() +
                                        "' has no checkpoint yet: a run saves its first after "
@@ -163,7 +163,11 @@ LoadedRun load_run(parallel::World& world, const std::filesystem::path& path,
     try {
       return load_folder(world, folder, overrides, batch);
     } catch (const parallel::AgreedError& error) {
-      if (error.kind() != ErrorKind::kCheckpoint || !is_gone(world.comm(), folder)) throw;
+      if (error.kind() != ErrorKind::kCheckpoint) throw;
+      if (!is_gone(world.comm(), folder)) {
+        throw parallel::AgreedError(
+            error.kind(), error.what() + other_steps_text(folder, "--checkpoint"), error.origin());
+      }
       const bool named = which.starts_with("step:") || fs::path(folder) == path;
       if (i < kTries && !named) continue;
       throw parallel::AgreedError(

@@ -161,13 +161,14 @@ void require_fit(const MemoryPlan& plan, Bytes budget, Bytes host_budget) {
   constexpr const char* kHostMemory =
       "MemAvailable, cgroup and ulimit, shared by the ranks of this host";
   if (!fits) {
-    fail(ErrorKind::kUsage,
-         fmt::format("this run needs {} bytes on each rank, and {} are available ({}). Use more "
-                     "{}, a smaller train.micro_batch, zero.reshard_after: forward, {}or a smaller "
-                     "model.{}",
-                     device.n, budget.n, gpu ? "free device memory" : kHostMemory,
-                     gpu ? "GPUs" : "hosts",
-                     gpu ? "recompute.layers, offload.optimizer: host, " : "", table));
+    fail(
+        ErrorKind::kUsage,
+        fmt::format(
+            "this run needs {} bytes on each rank, and {} are available ({}). Use more "
+            "{}, a smaller train.micro_batch or data.sequence, zero.reshard_after: forward, {}or a "
+            "smaller model.{}",
+            device.n, budget.n, gpu ? "free device memory" : kHostMemory, gpu ? "GPUs" : "hosts",
+            gpu ? "recompute.layers, offload.optimizer: host, " : "", table));
   }
   fail(ErrorKind::kUsage,
        fmt::format("this run needs {} bytes of host memory on each rank, and {} are available "

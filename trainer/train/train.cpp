@@ -121,10 +121,10 @@ void TrainRun::open_data() {
     corpus_ = std::make_unique<data::Corpus>(config_.data.train,
                                              static_cast<int>(config_.run.cpu_threads));
     if (corpus_->info().vocab > config_.model.vocab) {
-      fail(ErrorKind::kData,
-           fmt::format("{}: the corpus has a vocabulary of {}, model.vocab is {}; set model.vocab "
-                       "to at least {}",
-                       config_.data.train, corpus_->info().vocab, config_.model.vocab,
+      fail(ErrorKind::kUsage,
+           fmt::format("model.vocab: {} is below the vocabulary of the corpus {}, which is {}; set "
+                       "model.vocab to at least {}",
+                       config_.model.vocab, config_.data.train, corpus_->info().vocab,
                        corpus_->info().vocab));
     }
     split_ = data::split_documents(*corpus_, config_.data.validation);

@@ -52,7 +52,8 @@ TEST(StepFolders, WhatCannotBeReadIsAnErrorAndNotAnEmptyRun) {
   const ScratchFolder run;
   write_text(run / "checkpoints", "a file");
   expect_error(
-      ErrorKind::kCheckpoint, [&] { step_folders(run.path()); }, "checkpoints", "Not a directory");
+      ErrorKind::kCheckpoint, [&] { step_folders(run.path()); },
+      (run / "checkpoints").string() + ": is no folder", "remove it, or name another run");
 }
 
 TEST(Retention, KeepsTheNewest) {
@@ -186,6 +187,44 @@ TEST(RegularFiles, AnythingElseInTheirPlaceIsRefused) {
     write_text(run / "target", "x");
     fs::create_symlink(run / "target", run / name);
     require_regular_files(run.path());
+  }
+}
+
+TEST(RegularFiles, AnythingElseInAFoldersPlaceIsRefused) {
+  for (const char* name : {"checkpoints", "tensorboard"}) {
+    const ScratchFolder run;
+    write_text(run / name, "x");
+    expect_error(
+        ErrorKind::kCheckpoint, [&] { require_regular_files(run.path()); },
+        (run / name).string() + ": is no folder, but a file", "run.dir");
+    fs::remove(run / name);
+    fs::create_directory(run / "target");
+    fs::create_directory_symlink(run / "target", run / name);
+    require_regular_files(run.path());
+  }
+}
+
+TEST(CheckpointFolder, AFileInItsPlaceIsNoClosedOne) {
+  const ScratchFolder run;
+  const fs::path folder = run / "step-000012";
+  require_checkpoint_folder(folder);  // nothing: that is another error
+  write_text(folder, "");
+  const std::string told = folder.string() + ": is no folder but a file, so no checkpoint";
+  expect_error(ErrorKind::kCheckpoint, [&] { require_checkpoint_folder(folder); }, told);
+  expect_error(ErrorKind::kCheckpoint, [&] { require_readable(folder); }, told);
+  expect_error(ErrorKind::kCheckpoint, [&] { read_checkpoint_info(folder); }, told);
+  fs::remove(folder);
+  fs::create_directory(folder);
+  require_readable(folder);
+}
+
+TEST(StepName, IsWhatTheFolderOfAStepIsCalled) {
+  for (const char* name : {"step-000012", "step-1", "step-123456789012345678"}) {
+    EXPECT_TRUE(is_step_name(name)) << name;
+  }
+  for (const char* name :
+       {"step-", "step-x", "step-1.tmp", "step-1234567890123456789", "steps-1"}) {
+    EXPECT_FALSE(is_step_name(name)) << name;
   }
 }
 

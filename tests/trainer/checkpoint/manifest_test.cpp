@@ -104,6 +104,44 @@ TEST(Manifest, EveryMissingKeyIsDamage) {
   }
 }
 
+// Every leaf and every list or object: another type in its place is named by its key.
+TEST(Manifest, EveryValueOfAnotherTypeIsNamed) {
+  const ScratchFolder folder;
+  const Json whole = Json::parse(to_json(example()));
+  const auto expect_named = [&](const std::string& place, const std::string& key,
+                                const Json& value) {
+    Json other = whole;
+    other[Json::json_pointer(place)] = value;
+    write_text(folder / kManifestName, place == "/sha256" ? other.dump() : signed_again(other));
+    expect_error(
+        ErrorKind::kCheckpoint, [&] { read_manifest(folder.path()); }, "damaged ",
+        "'" + key + "' is " + value.dump() + ", expected a");
+  };
+  expect_named("/sha256", "sha256", 1);
+  expect_named("/format", "format", Json::array());
+  expect_named("/version", "version", "1");
+  expect_named("/config", "config", 7);
+  expect_named("/units", "units", "x");
+  expect_named("/units/0", "units[0]", 1);
+  expect_named("/units/0/name", "units[0].name", 1);
+  expect_named("/units/0/numel", "units[0].numel", "10");
+  expect_named("/units/0/parameters/1/shape/0", "units[0].parameters[1].shape[0]", -1);
+  expect_named("/units/0/parameters/0/offset", "units[0].parameters[0].offset", 1.5);
+  expect_named("/units/0/ranges/1/begin", "units[0].ranges[1].begin", nullptr);
+  expect_named("/files", "files", 3);
+  expect_named("/files/1/blocks/0", "files[1].blocks[0]", 3);
+  expect_named("/digests", "digests", "x");
+  expect_named("/digests/v", "digests.v", 1);
+  expect_named("/state/seed", "seed", "7");
+  expect_named("/state/policy", "policy", "x");
+  expect_named("/state/mixture/weights", "mixture.weights", 1.0);
+  expect_named("/state/mixture/weights/1", "mixture.weights[1]", "x");
+  for (const char* key : {"corpus_digest", "order_digest", "tokenizer_digest", "config_digest",
+                          "init_digest", "fingerprint"}) {
+    expect_named(std::string("/state/") + key, key, 5);
+  }
+}
+
 // Every leaf: a number one higher, a text one character longer.
 void change_leaf(Json& leaf) {
   if (leaf.is_number_float()) {

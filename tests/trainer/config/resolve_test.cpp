@@ -44,14 +44,57 @@ TEST(Batch, an_impossible_one_names_the_equation_and_the_nearest_legal_counts) {
 }
 
 TEST(Batch, all_three_must_agree) {
-  expect_problem(only_problem(with_train("batch: 24, micro_batch: 2, accumulation: 4"), {}, 2),
-                 "cfg.yaml:12:27",
-                 {"24 = micro_batch 2 x accumulation 4 x 2 data ranks does not hold", "nearby: 3"});
+  expect_problem(
+      only_problem(with_train("batch: 24, micro_batch: 2, accumulation: 4"), {}, 2),
+      "cfg.yaml:12:27",
+      {"24 = micro_batch 2 x accumulation 4 x 2 data ranks does not hold; for 2 data ranks: "
+       "train.accumulation 6, or train.batch 16; legal numbers",
+       "nearby: 3"});
   expect_problem(
       only_problem(with_train("batch: 25, micro_batch: 2, accumulation: 4"), {}, 2),
       "cfg.yaml:12:44",
       {"train.micro_batch: micro_batch 2 x accumulation 4 = 8 does not divide train.batch "
        "25 at any number of ranks; a train.batch that fits 2 data ranks: 16"});
+}
+
+TEST(Batch, what_would_fit_the_ranks_is_named_and_fits) {
+  struct Row {
+    const char* train;
+    std::int64_t ranks;
+    const char* told;
+    std::vector<std::string> mends;
+  };
+  const Row rows[] = {
+      {"batch: 16, micro_batch: 4",
+       8,
+       "train.micro_batch 2, or train.batch 32",
+       {"train.micro_batch=2", "train.batch=32"}},
+      {"batch: 100, micro_batch: 4",
+       8,
+       "train.batch 96 or 128",
+       {"train.batch=96", "train.batch=128"}},
+      {"batch: 1024, accumulation: 8",
+       256,
+       "train.accumulation 4, or train.batch 2048",
+       {"train.accumulation=4", "train.batch=2048"}},
+      {"batch: 72, micro_batch: 8",
+       2,
+       "train.micro_batch 6, or train.batch 64 or 80",
+       {"train.micro_batch=6", "train.batch=64", "train.batch=80"}},
+      {"batch: 12, micro_batch: 4, accumulation: 3", 2, "train.batch 24", {"train.batch=24"}},
+      {"batch: 12, micro_batch: 3, accumulation: 4",
+       2,
+       "train.accumulation 2, or train.batch 24",
+       {"train.accumulation=2", "train.batch=24"}}};
+  for (const Row& row : rows) {
+    const std::string config = with_train(row.train);
+    const std::string told =
+        "; for " + std::to_string(row.ranks) + " data ranks: " + row.told + "; legal numbers";
+    EXPECT_NE(only_problem(config, {}, row.ranks).find(told), std::string::npos)
+        << only_problem(config, {}, row.ranks);
+    for (const std::string& mend : row.mends)
+      EXPECT_NO_THROW(parse(config, {mend}, row.ranks)) << mend;
+  }
 }
 
 TEST(Batch, one_that_no_number_of_ranks_divides_names_the_nearest_batches) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 
 #include "tests/data/scratch_folder.h"
 
@@ -122,6 +123,27 @@ TEST_F(HostTest, ARunDirectoryThatIsNotThereYet) {
   EXPECT_NE(f.found.find(" free"), std::string::npos);
   const Finding shm = of(check_run_dir("/dev/shm"), "run dir");
   EXPECT_EQ(shm.severity, Severity::kWarning) << shm.found;
+}
+
+TEST_F(HostTest, ARunDirectoryThatCannotBeOne) {
+  const std::filesystem::path& folder = folder_.path();
+  write("file", "x");
+  std::filesystem::create_symlink(folder / "nowhere", folder / "link");
+  std::filesystem::create_symlink("loop", folder / "loop");
+  const std::map<std::string, std::string> told = {
+      {folder / "file", "/file is a file, and no folder"},
+      {folder / "file" / "below", "/file is a file, and no folder"},
+      {folder / "link", "/link is a link to nothing"},
+      {folder / "loop", "/loop cannot be looked at: "},
+      {"/dev/null", "/dev/null is a device, pipe or socket, and no folder"},
+      {"/proc/here", "/proc is on proc, which keeps no files"}};
+  for (const auto& [path, text] : told) {
+    const Finding f = of(check_run_dir(path), "run dir");
+    EXPECT_EQ(f.severity, Severity::kWarning) << path;
+    EXPECT_NE(f.found.find(text), std::string::npos) << f.found;
+    EXPECT_EQ(f.consequence, "no run can begin there: k25 train ends with code 4");
+    EXPECT_NE(f.mend.find("run.dir"), std::string::npos) << f.mend;
+  }
 }
 
 TEST(Findings, WorstFirstWithConsequenceAndMend) {

@@ -154,6 +154,25 @@ TEST(Cluster, CountsThatBelongTogether) {
            {0, 0, 0}, {0, 2, 0}, {0, 0, 2}, {8, 3, 0}, {8, 0, 3}, {8, 2, 8}, {0, 1 << 20, 2}}) {
     EXPECT_THROW(make_cluster(gpus, nodes, per_node), Error) << gpus << nodes << per_node;
   }
+  const auto told = [](std::int64_t gpus, std::int64_t nodes,
+                       std::int64_t per_node) -> std::string {
+    try {
+      make_cluster(gpus, nodes, per_node);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(
+      told(4, 3, 0),
+      "--gpus 4: --nodes 3 does not divide it, and all nodes are equal; --gpus 3 or 6 would do");
+  EXPECT_EQ(told(2, 3, 0),
+            "--gpus 2: --nodes 3 does not divide it, and all nodes are equal; --gpus 3 would do");
+  EXPECT_EQ(told(10, 0, 4),
+            "--gpus 10: --gpus-per-node 4 does not divide it, and all nodes are equal; --gpus 8 or "
+            "12 would do");
+  EXPECT_EQ(told(8, 2, 8),
+            "--gpus 8 = --nodes 2 x --gpus-per-node 8 does not hold; leave one of them out");
 }
 
 }  // namespace
