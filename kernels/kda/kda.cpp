@@ -8,6 +8,7 @@
 #include "kernels/core/operand.h"
 #include "kernels/kda/kda_cpu.h"
 #include "kernels/kda/kda_operands.h"
+#include "kernels/sequences/sequence_operands.h"
 
 namespace k25::kernels {
 namespace {
@@ -16,11 +17,11 @@ static_assert(kKdaRows == kKdaChunk);
 constexpr std::int64_t kMaxSlots = 16;  // pieces of the work, each with scratch of its own
 constexpr std::string_view kOp = "kda";
 
-std::int64_t sequences_of(const KdaDesc& d) { return d.sequences > 0 ? d.sequences : d.batch; }
+SequenceShape shape_of(const KdaDesc& d) { return {d.batch, d.tokens, d.sequences}; }
+std::int64_t sequences_of(const KdaDesc& d) { return shape_of(d).count(); }
 
 KdaSizes sizes_of(const KdaDesc& d) {
   KdaSizes s;
-  s.tokens = d.tokens;
   s.heads = d.heads;
   s.value_heads = d.value_heads;
   s.key_dim = d.key_dim;
@@ -51,71 +52,9 @@ std::int64_t slot_bytes(const KdaDesc& d, std::int64_t elements) {
   return align_up(elements * dtype_bytes(accumulator_dtype(d.dtype)));
 }
 
-// ---- borders --------------------------------------------------------------------------------
+// ---- checkpoints ----------------------------------------------------------------------------
 
-void check_border_values(const KdaDesc& d, const std::int32_t* border) {
-  for (std::int64_t s = 0; s <= d.sequences; ++s) {
-    const bool falls = s > 0 && border[s] < border[s - 1];
-    const bool wrong_end =
-        (s == 0 && border[s] != 0) || (s == d.sequences && border[s] != d.tokens);
-    if (!falls && !wrong_end) continue;
-    fail(ErrorKind::kUsage,
-         "kda: border " + std::to_string(s) + " is " + std::to_string(border[s]) +
-             "; borders rise from 0 to the row's " + std::to_string(d.tokens) + " tokens" +
-             (falls ? ", the one before is " + std::to_string(border[s - 1]) : std::string()));
-  }
-}
-
-void check_document_values(const KdaDesc& d, const ConstTensor& doc_begin,
-                           const ConstTensor& doc_end) {
-  for (std::int64_t b = 0; b < d.batch; ++b) {
-    const std::int32_t* const begins = doc_begin.data<std::int32_t>() + b * doc_begin.stride(0);
-    const std::int32_t* const ends = doc_end.data<std::int32_t>() + b * doc_end.stride(0);
-    for (std::int64_t t = 0; t < d.tokens; ++t) {
-      const bool inside = begins[t] >= 0 && begins[t] <= t && ends[t] > t && ends[t] <= d.tokens;
-      const bool continues = t > 0 && ends[t - 1] > t;
-      const bool agrees =
-          continues ? begins[t] == begins[t - 1] && ends[t] == ends[t - 1] : begins[t] == t;
-      if (inside && agrees) continue;
-      fail(ErrorKind::kUsage,
-           "kda: row " + std::to_string(b) + ", token " + std::to_string(t) + ": document [" +
-               std::to_string(begins[t]) + ", " + std::to_string(ends[t]) +
-               (inside ? ") disagrees with that of the token before; all tokens of a document "
-                         "carry the same begin and end"
-                       : ") does not hold its token or leaves the row of " +
-                             std::to_string(d.tokens) + " tokens"));
-    }
-  }
-}
-
-void check_border_shapes(const KdaDesc& d, const KdaBorders& b, Device device) {
-  if (d.sequences > 0) {
-    check_operand(kOp, "border_S1", b.border_S1, DType::kInt32, {d.sequences + 1},
-                  Density::kContiguous, device);
-    K25_CHECK(!b.doc_begin_BT && !b.doc_end_BT,
-              "kda: packed sequences have borders, not documents; leave doc_begin and doc_end out");
-    return;
-  }
-  K25_CHECK(!b.border_S1, "kda: border_S1 needs desc.sequences, which is 0");
-  K25_CHECK(bool(b.doc_begin_BT) == bool(b.doc_end_BT),
-            "kda: doc_begin and doc_end come together or not at all");
-  if (!b.doc_begin_BT || d.batch * d.tokens == 0) return;
-  for (const ConstTensor* t : {&b.doc_begin_BT, &b.doc_end_BT}) {
-    check_operand(kOp, t == &b.doc_begin_BT ? "doc_begin_BT" : "doc_end_BT", *t, DType::kInt32,
-                  {d.batch, d.tokens}, Density::kRows, device);
-  }
-}
-
-void check_borders_of_call(const KdaDesc& d, const KdaBorders& b) {
-  check_border_shapes(d, b, d.device);
-  if (d.device != Device::kCpu) return;
-  if (d.sequences > 0) check_border_values(d, b.border_S1.data<std::int32_t>());
-  if (b.doc_begin_BT && d.batch * d.tokens > 0) {
-    check_document_values(d, b.doc_begin_BT, b.doc_end_BT);
-  }
-}
-
-std::int64_t length_of(const KdaDesc& d, const KdaBorders& b, std::int64_t s) {
+std::int64_t length_of(const KdaDesc& d, const SequenceBorders& b, std::int64_t s) {
   if (d.sequences == 0) return d.tokens;
   const std::int32_t* const border = b.border_S1.data<std::int32_t>();
   return border[s + 1] - border[s];
@@ -218,13 +157,7 @@ KdaArgs<T, A> common_args(const KdaDesc& d, const In& in) {
     args.g = kda_heads<A>(in.g_BTMK);
     args.beta = kda_heads<A>(in.beta_BTM);
   }
-  if (in.borders.border_S1) args.border = in.borders.border_S1.template data<std::int32_t>();
-  if (in.borders.doc_begin_BT) {
-    args.doc_begin = in.borders.doc_begin_BT.template data<std::int32_t>();
-    args.doc_begin_stride = in.borders.doc_begin_BT.stride(0);
-    args.doc_end = in.borders.doc_end_BT.template data<std::int32_t>();
-    args.doc_end_stride = in.borders.doc_end_BT.stride(0);
-  }
+  args.sequences = sequence_view(shape_of(d), in.borders);
   args.initial = kda_states<A>(in.initial_state_SMKV);
   return args;
 }
@@ -277,19 +210,13 @@ void backward_typed(Context& ctx, const KdaDesc& d, const KdaBackwardIn& in,
 }
 
 void check_desc(const KdaDesc& d) {
-  K25_CHECK(d.batch >= 0 && d.tokens >= 0, "kda: batch " + std::to_string(d.batch) +
-                                               " and tokens " + std::to_string(d.tokens) +
-                                               " must not be negative");
-  K25_CHECK(d.tokens <= INT32_MAX, "kda: at most 2^31 - 1 tokens a row");
+  check_sequence_shape(kOp, shape_of(d));
   K25_CHECK(d.key_dim > 0 && d.value_dim > 0, "kda: key_dim " + std::to_string(d.key_dim) +
                                                   " and value_dim " + std::to_string(d.value_dim) +
                                                   " must be positive");
   K25_CHECK(d.heads > 0 && d.value_heads > 0 && d.value_heads % d.heads == 0,
             "kda: value_heads " + std::to_string(d.value_heads) + " must be a multiple of heads " +
                 std::to_string(d.heads) + ", both positive");
-  K25_CHECK(d.sequences >= 0 && (d.sequences == 0 || d.batch == 1),
-            "kda: " + std::to_string(d.sequences) + " packed sequences in a batch of " +
-                std::to_string(d.batch) + "; they lie in one row (batch 1)");
   K25_CHECK(d.checkpoints >= 0,
             "kda: checkpoints " + std::to_string(d.checkpoints) + " must not be negative");
   check_float_dtype(kOp, d.dtype, d.device);
@@ -318,17 +245,11 @@ KdaPlan kda_plan(const KdaDesc& desc) {
   return plan;
 }
 
-void kda_check_borders(const KdaDesc& desc, const KdaBorders& host_borders) {
-  KdaDesc d = desc;
-  d.device = Device::kCpu;
-  check_borders_of_call(d, host_borders);
-}
-
 void kda_forward(Context& ctx, const KdaPlan& plan, const KdaForwardIn& in,
                  const KdaForwardOut& out, Workspace workspace) {
   const KdaDesc& d = plan.desc;
   check_tokens(d, "", in.q_BTHK, in.k_BTHK, in.v_BTMV, in.g_BTMK, in.beta_BTM);
-  check_borders_of_call(d, in.borders);
+  check_sequence_borders(kOp, shape_of(d), in.borders, d.device);
   check_state(d, "initial_state_SMKV", in.initial_state_SMKV);
   check_operand(kOp, "out_BTMV", out.out_BTMV, d.dtype,
                 {d.batch, d.tokens, d.value_heads, d.value_dim}, Density::kRows, d.device);
@@ -350,7 +271,7 @@ void kda_backward(Context& ctx, const KdaPlan& plan, const KdaBackwardIn& in,
                   const KdaBackwardOut& out, Workspace workspace) {
   const KdaDesc& d = plan.desc;
   check_tokens(d, "", in.q_BTHK, in.k_BTHK, in.v_BTMV, in.g_BTMK, in.beta_BTM);
-  check_borders_of_call(d, in.borders);
+  check_sequence_borders(kOp, shape_of(d), in.borders, d.device);
   check_state(d, "initial_state_SMKV", in.initial_state_SMKV);
   check_saved(plan, in.saved);
   check_operand(kOp, "dout_BTMV", in.dout_BTMV, d.dtype,

@@ -13,13 +13,8 @@
 //         The correction reads the decayed state, the output the updated one. g is the natural
 //         logarithm of the decay, g <= 0 (-infinity forgets at once); what is above is not refused,
 //         the state then grows. k is to have norm 1 (kernels/l2norm) and beta to lie in [0, 2].
-// Sequences  either every row is one (S = B), or, with desc.sequences > 0 and B = 1, the row holds
-// S
-//         packed ones: border [S + 1] int32 rises from 0 to T, and sequence s is the tokens
-//         [border_s, border_{s+1}). Sequences may be empty: their final state is the initial one.
-//         Without border, doc_begin and doc_end [B, T] int32 (as for attention) may cut rows into
-//         documents: the initial state enters the first document of its row, the final one leaves
-//         the last, and all other documents begin at zero.
+// Sequences  kernels/sequences/sequences.h: rows, packed sequences, or documents in rows. Sequences
+//         may be empty: their final state is the initial one.
 // States  initial_state absent: zero. final_state, absent or written. Its gradient may be absent
 //         (zero). Checkpoints: checkpoint_offset [S, N] int32, N = desc.checkpoints, names tokens
 //         of a sequence, counted from its first: after so many tokens the state is copied to
@@ -47,6 +42,7 @@
 
 #include "kernels/core/context.h"
 #include "kernels/core/tensor.h"
+#include "kernels/sequences/sequences.h"
 
 namespace k25::kernels {
 
@@ -57,7 +53,7 @@ enum class KdaKeep : std::uint8_t { kNothing, kStates };
 
 struct KdaDesc {
   std::int64_t batch = 0, tokens = 0, heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
-  std::int64_t sequences = 0;    ///< 0: a row is a sequence
+  std::int64_t sequences = 0;    ///< packed in the only row; 0: a row is a sequence
   std::int64_t checkpoints = 0;  ///< a sequence
   double scale = 0.0;            ///< 0 means 1 / sqrt(key_dim)
   KdaForm form = KdaForm::kChunked;
@@ -74,15 +70,9 @@ struct KdaPlan {
   Bytes saved_bytes;      ///< `saved`; 0 with KdaKeep::kNothing
 };
 
-/// What says where sequences begin and end; all absent: a row is one sequence.
-struct KdaBorders {
-  ConstTensor border_S1;                 ///< with desc.sequences > 0
-  ConstTensor doc_begin_BT, doc_end_BT;  ///< both or neither
-};
-
 struct KdaForwardIn {
   ConstTensor q_BTHK, k_BTHK, v_BTMV, g_BTMK, beta_BTM;
-  KdaBorders borders;
+  SequenceBorders borders;
   ConstTensor initial_state_SMKV;    ///< optional
   ConstTensor checkpoint_offset_SN;  ///< with desc.checkpoints > 0
 };
@@ -94,7 +84,7 @@ struct KdaForwardOut {
 };
 struct KdaBackwardIn {
   ConstTensor q_BTHK, k_BTHK, v_BTMV, g_BTMK, beta_BTM;
-  KdaBorders borders;
+  SequenceBorders borders;
   ConstTensor initial_state_SMKV;  ///< as forward had it
   ConstTensor saved;
   ConstTensor dout_BTMV, dfinal_state_SMKV;  ///< the latter optional
@@ -105,9 +95,6 @@ struct KdaBackwardOut {
 };
 
 KdaPlan kda_plan(const KdaDesc& desc);
-/// Throws kUsage unless borders or documents, in host memory, are as stated above. The CPU does it
-/// itself.
-void kda_check_borders(const KdaDesc& desc, const KdaBorders& host_borders);
 void kda_forward(Context& ctx, const KdaPlan& plan, const KdaForwardIn& in,
                  const KdaForwardOut& out, Workspace workspace);
 void kda_backward(Context& ctx, const KdaPlan& plan, const KdaBackwardIn& in,

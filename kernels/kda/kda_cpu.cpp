@@ -11,26 +11,7 @@
 namespace k25::kernels::K25_ISA {
 namespace {
 
-/// The tokens [first, end) of row b: sequence s.
-struct Sequence {
-  std::int64_t s, b, first, end;
-};
-
-template <class T, class A>
-Sequence sequence_of(const KdaArgs<T, A>& x, std::int64_t s) {
-  if (x.border == nullptr) return {s, s, 0, x.sizes.tokens};
-  return {s, 0, x.border[s], x.border[s + 1]};
-}
-
-/// End of the document that begins at t, and the beginning of the one that ends at t.
-template <class T, class A>
-std::int64_t document_end(const KdaArgs<T, A>& x, const Sequence& s, std::int64_t t) {
-  return x.doc_end == nullptr ? s.end : x.doc_end[s.b * x.doc_end_stride + t];
-}
-template <class T, class A>
-std::int64_t document_begin(const KdaArgs<T, A>& x, const Sequence& s, std::int64_t t) {
-  return x.doc_begin == nullptr ? s.first : x.doc_begin[s.b * x.doc_begin_stride + t - 1];
-}
+using Sequence = SequenceSpan;
 
 std::int64_t state_size(const KdaSizes& s) { return s.padded_key * s.padded_value; }
 
@@ -79,7 +60,7 @@ void forward_sequence(const KdaArgs<T, A>& x, const Sequence& s, std::int64_t m,
   load_state(initial_of(x.initial, s.s, m), x.initial.row_stride, x.sizes, c.state);
   for (std::int64_t t = s.first; t < s.end;) {
     if (t > s.first) fill_rows(c.state, size, A(0));
-    const std::int64_t begin = t, end = document_end(x, s, t);
+    const std::int64_t begin = t, end = x.sequences.document_end(s, t);
     for (; t < end; t += kKdaRows) {
       if (kept.data != nullptr && t > begin) {
         copy_rows(c.state, size, kept.data + boundary_of(t) * kept.stride);
@@ -158,7 +139,7 @@ void backward_sequence(const KdaArgs<T, A>& x, const Sequence& s, std::int64_t h
   for (std::int64_t end = s.end; end > s.first;) {
     // The state that follows another document's last token is not what the next one begins with.
     if (end < s.end) fill_rows(w.dstate, group * size, A(0));
-    const std::int64_t begin = document_begin(x, s, end);
+    const std::int64_t begin = x.sequences.document_begin(s, end);
     for (std::int64_t t = begin + (end - begin - 1) / kKdaRows * kKdaRows; t >= begin;
          t -= kKdaRows) {
       backward_group(x, s, h, t, kda_smaller(kKdaRows, end - t), begin, w);
@@ -177,7 +158,7 @@ void forward_units(const KdaArgs<T, A>& x, std::int64_t begin, std::int64_t end,
   KdaBump<A> bump{scratch};
   KdaChunk<A> chunk(x.sizes, bump);
   for (std::int64_t unit = begin; unit < end; ++unit) {
-    const Sequence s = sequence_of(x, unit / x.sizes.heads);
+    const Sequence s = x.sequences.sequence(unit / x.sizes.heads);
     for (std::int64_t i = 0; i < x.sizes.group; ++i) {
       const std::int64_t m = unit % x.sizes.heads * x.sizes.group + i;
       forward_sequence(x, s, m, kept_states<T, A>(x, nullptr, s, m), chunk);
@@ -189,7 +170,7 @@ template <class T, class A>
 void backward_units(const KdaArgs<T, A>& x, std::int64_t begin, std::int64_t end, A* scratch) {
   BackwardScratch<A> w(x.sizes, KdaBump<A>{scratch});
   for (std::int64_t unit = begin; unit < end; ++unit) {
-    backward_sequence(x, sequence_of(x, unit / x.sizes.heads), unit % x.sizes.heads, w);
+    backward_sequence(x, x.sequences.sequence(unit / x.sizes.heads), unit % x.sizes.heads, w);
   }
 }
 

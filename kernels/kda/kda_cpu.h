@@ -5,6 +5,7 @@
 
 #include "kernels/core/dtype.h"
 #include "kernels/core/isa.h"
+#include "kernels/sequences/sequence_view.h"
 
 namespace k25::kernels {
 
@@ -32,7 +33,7 @@ struct KdaStates {
 
 /// Sizes of a call, and how scratch is padded.
 struct KdaSizes {
-  std::int64_t tokens = 0, heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
+  std::int64_t heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
   std::int64_t padded_key = 0, padded_value = 0;
   std::int64_t group = 1;       ///< value heads of a key head
   std::int64_t boundaries = 0;  ///< states kept for each row: its interior chunk boundaries at most
@@ -53,10 +54,7 @@ struct KdaArgs {
 
   KdaHeads<const T> q, k, v;
   KdaHeads<const A> g, beta;
-  const std::int32_t* border = nullptr;  ///< null: a row of `tokens` is a sequence
-  const std::int32_t* doc_begin = nullptr;
-  const std::int32_t* doc_end = nullptr;
-  std::int64_t doc_begin_stride = 0, doc_end_stride = 0;
+  SequenceView sequences;
   KdaStates<const A> initial;
   /// [row, boundary, value head] of padded states: what forward keeps and backward reads; null in
   /// backward: recomputed into the scratch.

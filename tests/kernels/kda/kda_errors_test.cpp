@@ -52,8 +52,6 @@ TEST(KdaErrors, PackedSequences) {
     p.border.set(border);
     EXPECT_TRUE(throws_error([&] { p.forward(ctx); }, kUsage, parts));
     EXPECT_TRUE(throws_error([&] { p.backward(ctx); }, kUsage, parts));
-    EXPECT_TRUE(
-        throws_error([&] { kernels::kda_check_borders(p.desc, p.borders()); }, kUsage, parts));
   };
   refused({1, 4, 10}, {"border 0 is 1"});
   refused({0, 4, 9}, {"border 2 is 9", "10 tokens"});

@@ -134,8 +134,8 @@ struct Problem {
     }
   }
 
-  kernels::KdaBorders borders() const {
-    kernels::KdaBorders b;
+  kernels::SequenceBorders borders() const {
+    kernels::SequenceBorders b;
     if (!packed.empty()) b.border_S1 = border;
     if (!documents.empty()) {
       b.doc_begin_BT = doc_begin;
