@@ -29,11 +29,11 @@
 //         as products of factors that are at most 1 (per sub-chunk of 16 tokens; nothing overflows,
 //         no differences of sums are taken) and the triangular system solved by substitution.
 //         kRecurrent: the formula token by token; its states are those of every token of a chunk.
-// Numerics  fp32 arithmetic and states for fp32 and bf16 storage. Decays below 2^-100 (fp64:
-// 2^-900)
-//         count as 0 in the chunked form. Fixed order: bits depend on shape, lengths and
-//         instruction set, never on threads, on where a sequence lies or on its neighbours, whose
-//         NaN cannot leak; nor does a NaN reach earlier outputs of its own sequence.
+// Numerics  fp32 arithmetic and states for fp32 and bf16 storage; denormals count as 0. Fixed
+// order:
+//         bits depend on shape, lengths and instruction set, never on threads, on where a sequence
+//         lies or on its neighbours, whose NaN cannot leak; nor does a NaN reach earlier outputs of
+//         its own sequence.
 // Devices  CPU.
 // Aliasing  outputs overlap no input, except that final_state may be initial_state.
 // Errors  kUsage naming what does not fit: shapes, borders, documents, offsets.

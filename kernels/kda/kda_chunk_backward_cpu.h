@@ -161,7 +161,7 @@ inline void pair_gradients(const A* __restrict a, const A* __restrict early_k,
                            std::int64_t n, A* __restrict decay, A* __restrict dq,
                            A* __restrict dk_late, A* __restrict dk_early) {
   for (std::int64_t i = 0; i < n; ++i) {
-    const A by = flush_decay(decay[i] * a[i]);
+    const A by = decay[i] * a[i];
     decay[i] = by;
     const A w = early_k[i] * by;
     dq[i] += g.dp * w;

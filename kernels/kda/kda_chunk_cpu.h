@@ -47,7 +47,6 @@ struct KdaChunk {
     tail = bump.take(kSubs * key);
     row = bump.take(key);
     beta = bump.take(kKdaRows);
-    bump.take(kKdaRows);
   }
   /// Decay of the whole chunk, [K].
   const A* whole() const { return head + subs * key; }
@@ -80,7 +79,7 @@ inline void load_chunk(const KdaArgs<T, A>& x, const KdaSpan& at, KdaChunk<A>& c
 
 template <class A>
 inline void exp_rows(A* x, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) x[i] = flush_decay(exp_approx(x[i]));
+  for (std::int64_t i = 0; i < count; ++i) x[i] = exp_approx(x[i]);
 }
 
 template <class A>
@@ -140,7 +139,7 @@ inline KdaPair<A> pair_scores(const A* __restrict a, const A* __restrict early_k
   A key[kKdaPad] = {}, query[kKdaPad] = {};
   for (std::int64_t i = 0; i < n; i += kKdaPad) {
     for (std::int64_t l = 0; l < kKdaPad; ++l) {
-      const A d = flush_decay(decay[i + l] * a[i + l]);
+      const A d = decay[i + l] * a[i + l];
       decay[i + l] = d;
       const A w = early_k[i + l] * d;
       key[l] += late_k[i + l] * w;

@@ -154,7 +154,8 @@ void backward_sequence(const KdaArgs<T, A>& x, const Sequence& s, std::int64_t h
 }
 
 template <class T, class A>
-void forward_units(const KdaArgs<T, A>& x, std::int64_t begin, std::int64_t end, A* scratch) {
+[[gnu::noinline]] void forward_units(const KdaArgs<T, A>& x, std::int64_t begin, std::int64_t end,
+                                     A* scratch) {
   KdaBump<A> bump{scratch};
   KdaChunk<A> chunk(x.sizes, bump);
   for (std::int64_t unit = begin; unit < end; ++unit) {
@@ -167,7 +168,8 @@ void forward_units(const KdaArgs<T, A>& x, std::int64_t begin, std::int64_t end,
 }
 
 template <class T, class A>
-void backward_units(const KdaArgs<T, A>& x, std::int64_t begin, std::int64_t end, A* scratch) {
+[[gnu::noinline]] void backward_units(const KdaArgs<T, A>& x, std::int64_t begin, std::int64_t end,
+                                      A* scratch) {
   BackwardScratch<A> w(x.sizes, KdaBump<A>{scratch});
   for (std::int64_t unit = begin; unit < end; ++unit) {
     backward_sequence(x, x.sequences.sequence(unit / x.sizes.heads), unit % x.sizes.heads, w);
@@ -179,10 +181,12 @@ void backward_units(const KdaArgs<T, A>& x, std::int64_t begin, std::int64_t end
 #define K25_KDA_DEFINE(T, A)                                                             \
   void kda_forward_cpu(const KdaArgs<T, A>& args, std::int64_t begin, std::int64_t end,  \
                        A* scratch) {                                                     \
+    const FlushDenormals flush;                                                          \
     forward_units(args, begin, end, scratch);                                            \
   }                                                                                      \
   void kda_backward_cpu(const KdaArgs<T, A>& args, std::int64_t begin, std::int64_t end, \
                         A* scratch) {                                                    \
+    const FlushDenormals flush;                                                          \
     backward_units(args, begin, end, scratch);                                           \
   }
 K25_KDA_DEFINE(float, float)

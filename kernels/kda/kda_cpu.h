@@ -77,7 +77,7 @@ struct KdaArgs {
 constexpr std::int64_t kda_forward_scratch(const KdaSizes& s) {
   const std::int64_t key = s.padded_key, value = s.padded_value, c = kKdaRows;
   return key * value + c * (9 * key + 3 * value) + 3 * c * c + (key + value) * c +
-         (c / kKdaSubChunk * 3 + 2) * key + 2 * c;
+         (c / kKdaSubChunk * 3 + 2) * key + c;
 }
 constexpr std::int64_t kda_backward_scratch(const KdaSizes& s) {
   const std::int64_t key = s.padded_key, value = s.padded_value, c = kKdaRows;

@@ -32,16 +32,11 @@ inline void recurrent_token(const A* __restrict q, const A* __restrict k, const 
   }
 }
 
-template <class A>
-inline void exp_decays(A* g, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) g[i] = exp_approx(g[i]);
-}
-
 /// c's rows of q, k, v, a and beta, and the state, forward; u in r, outputs in out.
 template <class T, class A>
 inline void recurrent_forward(const KdaArgs<T, A>& x, const KdaSpan& at, A* state, KdaChunk<A>& c) {
   load_chunk(x, at, c);
-  exp_decays(c.a, c.n * c.key);
+  exp_rows(c.a, c.n * c.key);
   for (std::int64_t i = 0; i < c.n; ++i) {
     recurrent_token(c.q + i * c.key, c.k + i * c.key, c.delta + i * c.value, c.a + i * c.key,
                     c.beta[i], c.key, c.value, state, c.value, c.r + i * c.value,
@@ -105,7 +100,7 @@ template <class T, class A>
 inline void recurrent_backward(const KdaArgs<T, A>& x, const KdaSpan& at, const A* state, A* dstate,
                                A* states, KdaChunk<A>& c, KdaChunkBackward<A>& d) {
   load_chunk(x, at, c);
-  exp_decays(c.a, c.n * c.key);
+  exp_rows(c.a, c.n * c.key);
   pack_rows(x.dout.row(at.b, at.t, at.m), x.dout.token_stride, c.n, c.padded, x.sizes.value_dim,
             c.value, A(1), d.dout);
   const std::int64_t key = c.key, value = c.value, size = key * value;

@@ -14,9 +14,9 @@
 //         from k, g and u alone: R <- diag(exp g) R + k u^T. accepted: [S] int32 in [0, T].
 //         What a later token held was never in the log of an earlier one, so a rejected rest is
 //         dropped by not counting it.
-// Numerics  as kda.h's kRecurrent; verify's outputs, and the state after commit, have decode's
-// bits.
-//         Equal bits on all instruction sets, and however tokens are divided over calls.
+// Numerics  as kda.h's kRecurrent; verify's outputs, and the state after commit, have
+//         decode's bits. Equal bits on all instruction sets, and however tokens are divided over
+//         calls.
 // Devices  CPU.
 // Aliasing  outputs overlap no input; the state is read and written in place.
 // Workspace  rows of one token and, for verify, one state for each block of sequences and heads.

@@ -31,7 +31,7 @@ void load_key(const KdaStepArgs<T, A>& x, std::int64_t s, std::int64_t t, std::i
               const Token<A>& w) {
   load_row(x.k.row(s, t, m / (x.value_heads / x.heads)), x.key_dim, A(1), w.k);
   load_row(x.g.row(s, t, m), x.key_dim, A(1), w.a);
-  exp_decays(w.a, x.key_dim);
+  exp_rows(w.a, x.key_dim);
 }
 
 /// All tokens of one sequence and value head on `state`.
@@ -50,7 +50,8 @@ void run_tokens(const KdaStepArgs<T, A>& x, std::int64_t s, std::int64_t m, A* s
 }
 
 template <class T, class A>
-void decode(const KdaStepArgs<T, A>& x, std::int64_t begin, std::int64_t end, A* scratch) {
+[[gnu::noinline]] void decode(const KdaStepArgs<T, A>& x, std::int64_t begin, std::int64_t end,
+                              A* scratch) {
   const Token<A> w = token_of(x, scratch);
   for (std::int64_t unit = begin; unit < end; ++unit) {
     const std::int64_t s = unit / x.value_heads, m = unit % x.value_heads;
@@ -59,7 +60,8 @@ void decode(const KdaStepArgs<T, A>& x, std::int64_t begin, std::int64_t end, A*
 }
 
 template <class T, class A>
-void verify(const KdaStepArgs<T, A>& x, std::int64_t begin, std::int64_t end, A* scratch) {
+[[gnu::noinline]] void verify(const KdaStepArgs<T, A>& x, std::int64_t begin, std::int64_t end,
+                              A* scratch) {
   const Token<A> w = token_of(x, scratch);
   for (std::int64_t unit = begin; unit < end; ++unit) {
     const std::int64_t s = unit / x.value_heads, m = unit % x.value_heads;
@@ -70,7 +72,8 @@ void verify(const KdaStepArgs<T, A>& x, std::int64_t begin, std::int64_t end, A*
 }
 
 template <class T, class A>
-void commit(const KdaStepArgs<T, A>& x, std::int64_t begin, std::int64_t end, A* scratch) {
+[[gnu::noinline]] void commit(const KdaStepArgs<T, A>& x, std::int64_t begin, std::int64_t end,
+                              A* scratch) {
   const Token<A> w = token_of(x, scratch);
   for (std::int64_t unit = begin; unit < end; ++unit) {
     const std::int64_t s = unit / x.value_heads, m = unit % x.value_heads;
@@ -93,14 +96,17 @@ void commit(const KdaStepArgs<T, A>& x, std::int64_t begin, std::int64_t end, A*
 #define K25_KDA_STEP_DEFINE(T, A)                                                          \
   void kda_decode_cpu(const KdaStepArgs<T, A>& args, std::int64_t begin, std::int64_t end, \
                       A* scratch) {                                                        \
+    const FlushDenormals flush;                                                            \
     decode(args, begin, end, scratch);                                                     \
   }                                                                                        \
   void kda_verify_cpu(const KdaStepArgs<T, A>& args, std::int64_t begin, std::int64_t end, \
                       A* scratch) {                                                        \
+    const FlushDenormals flush;                                                            \
     verify(args, begin, end, scratch);                                                     \
   }                                                                                        \
   void kda_commit_cpu(const KdaStepArgs<T, A>& args, std::int64_t begin, std::int64_t end, \
                       A* scratch) {                                                        \
+    const FlushDenormals flush;                                                            \
     commit(args, begin, end, scratch);                                                     \
   }
 K25_KDA_STEP_DEFINE(float, float)

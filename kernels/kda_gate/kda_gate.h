@@ -1,6 +1,6 @@
 #pragma once
-// What decides how Kimi Delta Attention forgets: the log decay g, and how much a token writes:
-// beta.
+// What decides how Kimi Delta Attention forgets: the log decay g, and how much a token
+// writes: beta.
 //
 // Legend  N rows (tokens), M value heads, K key dim. f, df: [N, M, K] and b, db: [N, M], of one
 //         dtype (fp32, bf16, fp64); g, dg: [N, M, K]; beta, dbeta: [N, M]; a_log, da_log: [M];
@@ -18,9 +18,8 @@
 //         da_log += sum over N and K of dg g, or of df X; ddt_bias += sum over N of df (of df
 //         before it is rounded), in blocks of rows that the shape decides.
 // Aliasing  df may be f, db may be b; else outputs overlap no input.
-// Devices  CPU; g of kSoftplus in fp64 depends on the system's log1p, all else has equal bits on
-// all
-//         instruction sets.
+// Devices  CPU; g of kSoftplus in fp64 depends on the system's log1p, all else has equal
+//         bits on all instruction sets.
 // Workspace  gate backward: partial sums of da_log and ddt_bias. The others: none.
 // Source  Kimi Team, "Kimi Linear", 2025, section 4; Gu and Dao, "Mamba", 2023, section 3.6.
 
