@@ -7,7 +7,7 @@
 //   dP = tril(dout r^T);  dr = P^T dout + kg dS';  dX = (I + L)^-T dr;  dL = -tril(dX r^T, -1);
 //   dv = beta dX;  dS = diag(whole) dS' + (q Gam)^T dout - (k Gam)^T (beta dX);
 // and with respect to the running sum G of g, from each product of a factor exp(G) with what it
-// scales; dg is the sum of dG from a token to the end of the chunk.
+// scales; dg is the sum of dsum from a token to the end of the chunk.
 
 #include "kernels/kda/kda_chunk_cpu.h"
 
@@ -21,8 +21,8 @@ struct KdaChunkBackward {
   A *dq_pairs = nullptr, *dk_late = nullptr,
     *dk_early = nullptr;  ///< k as the later, earlier token
   A *between = nullptr, *late_q = nullptr, *late_k = nullptr;
-  A *dq = nullptr, *dk = nullptr;  ///< sums over the group's value heads
-  A* dG = nullptr;
+  A *dq = nullptr, *dk = nullptr;                   ///< sums over the group's value heads
+  A* dsum = nullptr;                                ///< with respect to G
   A *dout = nullptr, *dx = nullptr, *dr = nullptr;  ///< [C, V]; dr ends as -beta dX
   A *dp = nullptr, *dl = nullptr;                   ///< [C, C]; dl times beta of its row
   A* last = nullptr;                                ///< [K]
@@ -31,7 +31,7 @@ struct KdaChunkBackward {
     const std::int64_t key = s.padded_key, value = s.padded_value;
     for (A** x : {&dstate_T, &state_T}) *x = bump.take(key * value);
     for (A** x : {&dq_state, &dk_state, &dk_next, &dq_pairs, &dk_late, &dk_early, &between, &late_q,
-                  &late_k, &dq, &dk, &dG}) {
+                  &late_k, &dq, &dk, &dsum}) {
       *x = bump.take(kKdaRows * key);
     }
     for (A** x : {&dout, &dx, &dr}) *x = bump.take(kKdaRows * value);
@@ -185,7 +185,7 @@ inline void near_gradients(KdaChunk<A>& c, KdaChunkBackward<A>& d) {
   }
 }
 
-/// Token i: dq and dk grow, dG is set and, for what acts at the chunk's end, `last` grows.
+/// Token i: dq and dk grow, dsum is set and, for what acts at the chunk's end, `last` grows.
 template <class A>
 inline void token_gradients(const KdaChunk<A>& c, std::int64_t i, KdaChunkBackward<A>& d) {
   const std::int64_t key = c.key, at = i * key, sub = i / kKdaSubChunk * key;
@@ -203,7 +203,7 @@ inline void token_gradients(const KdaChunk<A>& c, std::int64_t i, KdaChunkBackwa
   const A* const __restrict dk_early = d.dk_early + at;
   A* const __restrict dq = d.dq + at;
   A* const __restrict dk = d.dk + at;
-  A* const __restrict dG = d.dG + at;
+  A* const __restrict dsum = d.dsum + at;
   A* const __restrict last = d.last;
   const A self = d.dp[i * kKdaRows + i];
   for (std::int64_t e = 0; e < key; ++e) {
@@ -212,7 +212,7 @@ inline void token_gradients(const KdaChunk<A>& c, std::int64_t i, KdaChunkBackwa
     const A forward = gam * dk_state[e] + dk_late[e];
     const A to_end = suf[e] * tail[e] * dk_next[e];
     const A backward = to_end + dk_early[e];
-    dG[e] = q[e] * query + k[e] * (forward - backward);
+    dsum[e] = q[e] * query + k[e] * (forward - backward);
     last[e] += k[e] * to_end;
     // A token with itself meets no decay.
     dq[e] += query + self * k[e];
@@ -243,10 +243,10 @@ inline void backward_chunk(const KdaArgs<T, A>& x, const KdaSpan& at, const A* s
   far_gradients(c, d);
   near_gradients(c, d);
   for (std::int64_t i = 0; i < c.n; ++i) token_gradients(c, i, d);
-  add_row(d.last, c.key, d.dG + (c.n - 1) * c.key);
+  add_row(d.last, c.key, d.dsum + (c.n - 1) * c.key);
   for (std::int64_t i = c.n - 1; i > 0; --i)
-    add_row(d.dG + i * c.key, c.key, d.dG + (i - 1) * c.key);
-  unpack_rows(d.dG, c.n, x.sizes.key_dim, c.key, A(1), x.dg.row(at.b, at.t, at.m),
+    add_row(d.dsum + i * c.key, c.key, d.dsum + (i - 1) * c.key);
+  unpack_rows(d.dsum, c.n, x.sizes.key_dim, c.key, A(1), x.dg.row(at.b, at.t, at.m),
               x.dg.token_stride);
   for (std::int64_t i = 0; i < c.n; ++i) *x.dbeta.row(at.b, at.t + i, at.m) = dbeta[i];
 }

@@ -115,11 +115,12 @@ inline void recurrent_backward(const KdaArgs<T, A>& x, const KdaSpan& at, const 
     *x.dbeta.row(at.b, at.t + i, at.m) = recurrent_token_backward(
         c.q + i * key, c.k + i * key, c.delta + i * value, c.a + i * key, c.beta[i], key, value,
         states + i * size, d.dout + i * value, dstate, c.r, c.out, d.dx, d.dq + i * key,
-        d.dk + i * key, d.dG + i * key, d.dr + i * value);
+        d.dk + i * key, d.dsum + i * key, d.dr + i * value);
   }
   unpack_rows(d.dr, c.n, x.sizes.value_dim, value, A(1), x.dv.row(at.b, at.t, at.m),
               x.dv.token_stride);
-  unpack_rows(d.dG, c.n, x.sizes.key_dim, key, A(1), x.dg.row(at.b, at.t, at.m), x.dg.token_stride);
+  unpack_rows(d.dsum, c.n, x.sizes.key_dim, key, A(1), x.dg.row(at.b, at.t, at.m),
+              x.dg.token_stride);
 }
 
 }  // namespace k25::kernels::K25_ISA

@@ -167,7 +167,7 @@ void expect_finite_differences(Context& ctx, Problem& p) {
 TEST(Kda, FiniteDifferences) {
   for_each_isa([](Context& ctx) {
     for (const KdaForm form : kForms) {
-      Problem p(desc_of({.tokens = 84, .heads = 1, .value_heads = 2, .key_dim = 3, .value_dim = 2},
+      Problem p(desc_of({.tokens = 68, .heads = 1, .value_heads = 2, .key_dim = 3, .value_dim = 2},
                         DType::kFloat64, form),
                 random_gate());
       // A token that writes nothing, one that reads nothing, one that forgets nothing.
@@ -182,13 +182,14 @@ TEST(Kda, FiniteDifferencesOfPackedSequencesAndDocuments) {
   Context ctx = make_context();
   for (const KdaForm form : kForms) {
     for (const KdaKeep keep : {KdaKeep::kNothing, KdaKeep::kStates}) {
+      if (form == KdaForm::kRecurrent && keep == KdaKeep::kStates) continue;
       KdaDesc d =
-          desc_of({.tokens = 85, .heads = 2, .value_heads = 2, .key_dim = 2, .value_dim = 3},
+          desc_of({.tokens = 74, .heads = 2, .value_heads = 2, .key_dim = 2, .value_dim = 3},
                   DType::kFloat64, form);
       d.keep = keep;
-      Problem packed(d, random_gate(), {3, 0, 66, 16});
+      Problem packed(d, random_gate(), {3, 0, 66, 5});
       expect_finite_differences(ctx, packed);
-      Problem documents(d, random_gate(), {}, {{66, 3, 16}});
+      Problem documents(d, random_gate(), {}, {{66, 3, 5}});
       expect_finite_differences(ctx, documents);
     }
   }
