@@ -11,8 +11,14 @@
 #include <string>
 
 #include "kernels/adamw/adamw.h"
+#include "kernels/conv1d/conv1d.h"
 #include "kernels/convert/convert.h"
 #include "kernels/embedding/embedding.h"
+#include "kernels/gated_rmsnorm/gated_rmsnorm.h"
+#include "kernels/kda/kda.h"
+#include "kernels/kda/kda_step.h"
+#include "kernels/kda_gate/kda_gate.h"
+#include "kernels/l2norm/l2norm.h"
 #include "kernels/reduce/reduce.h"
 #include "kernels/residual/residual.h"
 #include "kernels/rmsnorm/rmsnorm.h"
@@ -119,6 +125,72 @@ TEST(OpAllocation, UpdateReduceAndConvert) {
     EXPECT_GT(add_in_order(sums), 0);
   });
   EXPECT_EQ(first.get(0), n);
+}
+
+TEST(OpAllocation, Kda) {
+  const DType t = DType::kBFloat16, wide = DType::kFloat32;
+  const GuardedTensor x = random_tensor("x", t, {2, 70, 2, 8}), y(t, {2, 70, 2, 8});
+  const GuardedTensor g = random_tensor("g", wide, {2, 70, 2, 8}, {}, -1, 0),
+                      dg(wide, {2, 70, 2, 8});
+  const GuardedTensor beta = random_tensor("beta", wide, {2, 70, 2}, {}, 0, 1),
+                      dbeta(wide, {2, 70, 2});
+  const GuardedTensor state = random_tensor("state", wide, {2, 2, 8, 8});
+  GuardedTensor accepted(DType::kInt32, {2});
+  accepted.fill(7);
+  const KdaPlan plan = kda_plan({.batch = 2,
+                                 .tokens = 70,
+                                 .heads = 2,
+                                 .value_heads = 2,
+                                 .key_dim = 8,
+                                 .value_dim = 8,
+                                 .dtype = t});
+  const KdaStepPlan step = kda_step_plan({.sequences = 2,
+                                          .tokens = 70,
+                                          .heads = 2,
+                                          .value_heads = 2,
+                                          .key_dim = 8,
+                                          .value_dim = 8,
+                                          .dtype = t});
+  const op_test::Scratch scratch(plan.workspace_bytes), step_scratch(step.workspace_bytes);
+  expect_none([&](Context& ctx) {
+    kda_forward(ctx, plan, {x, x, x, g, beta, {}, state, {}}, {y, state, {}, {}},
+                scratch.workspace());
+    kda_backward(ctx, plan, {x, x, x, g, beta, {}, state, {}, x, state},
+                 {y, y, y, dg, dbeta, state}, scratch.workspace());
+    kda_decode(ctx, step, {x, x, x, g, beta}, {y, state}, step_scratch.workspace());
+    kda_verify(ctx, step, {x, x, x, g, beta, state}, {y, dg}, step_scratch.workspace());
+    kda_commit(ctx, step, {x, g, dg, accepted}, {state}, step_scratch.workspace());
+  });
+}
+
+TEST(OpAllocation, AroundKda) {
+  const DType t = DType::kBFloat16, wide = DType::kFloat32;
+  const GuardedTensor x = random_tensor("x", t, {80, 2, 8}), y(t, {80, 2, 8});
+  const GuardedTensor z(t, {80, 2, 8}), sums(wide, {80, 2}), gain(wide, {8}),
+      rows(wide, {80, 2, 8});
+  const GuardedTensor rates(wide, {2}), bias(wide, {2, 8}), taps(wide, {16, 4});
+  const L2NormPlan norm = l2norm_plan({.rows = 80, .heads = 2, .cols = 8, .dtype = t});
+  const GatedRmsNormPlan gated =
+      gated_rmsnorm_plan({.rows = 80, .heads = 2, .cols = 8, .dtype = t});
+  const KdaGatePlan gate = kda_gate_plan({.rows = 80, .heads = 2, .cols = 8, .dtype = t});
+  const KdaBetaPlan beta = kda_beta_plan({.rows = 80, .heads = 2, .dtype = t});
+  const Conv1dPlan conv = conv1d_plan({.batch = 2, .tokens = 40, .channels = 16, .dtype = t});
+  const Tensor wide_x = x.tensor().view({2, 40, 16}), wide_y = y.tensor().view({2, 40, 16});
+  const GuardedTensor b(t, {80, 2}), db(t, {80, 2});
+  const op_test::Scratch scratch(gated.workspace_bytes), gate_scratch(gate.workspace_bytes);
+  expect_none([&](Context& ctx) {
+    conv1d_forward(ctx, conv, {wide_x, taps, {}, {}}, {wide_y, {}}, {});
+    conv1d_backward(ctx, conv, {wide_x, wide_x, taps, {}, {}, {}}, {wide_y, taps, {}}, {});
+    l2norm_forward(ctx, norm, {x}, {y, sums}, {});
+    l2norm_backward(ctx, norm, {x, y, sums}, {y}, {});
+    gated_rmsnorm_forward(ctx, gated, {x, x, gain}, {y, sums}, {});
+    gated_rmsnorm_backward(ctx, gated, {x, x, x, gain, sums}, {y, z, gain}, scratch.workspace());
+    kda_gate_forward(ctx, gate, {x, rates, bias}, {rows}, {});
+    kda_gate_backward(ctx, gate, {rows, x, rates, bias}, {y, rates, bias},
+                      gate_scratch.workspace());
+    kda_beta_forward(ctx, beta, {b}, {sums}, {});
+    kda_beta_backward(ctx, beta, {sums, b}, {db}, {});
+  });
 }
 
 }  // namespace
