@@ -29,11 +29,24 @@ class SameBits(BitChecks):
     def test_from_four_ranks_to_three_to_one_to_two(self):
         straight = self.ordered({"train.steps": 20}, 1, name="straight")
         for ranks, steps in ((4, 5), (3, 10), (1, 15), (2, 20)):
-            # A schedule's end is part of the run: cosine over 20 steps, stopped early by hand.
             self.ordered({"train.steps": steps}, ranks, name="parts")
         self.assertEqual(state_hash(straight), state_hash(self.folder / "parts"))
         samples = [n for s in k25_testing.steps(self.folder / "parts") for n in s["samples"]]
         self.assertEqual(samples, list(range(20 * 24)))
+
+    def test_a_schedule_over_kills_and_rank_counts(self):
+        # The schedule's end is part of the run, so its parts end by kills.
+        changes = {"optim.schedule.kind": "cosine", "optim.schedule.warmup": 2, "checkpoint.every": 5}
+        straight = self.ordered(changes, 1, name="straight")
+        parts = self.folder / "parts"
+        for ranks, step in ((4, 6), (3, 11), (1, 16)):
+            killed = self.train({**ORDERED, **changes, "debug.kill.rank": 0, "debug.kill.step": step}, ranks,
+                                run_dir=parts)
+            self.assertEqual(killed.code, 128 + signal.SIGKILL, str(killed))
+        last = self.assert_ok(self.train({**ORDERED, **changes}, 2, run_dir=parts))
+        self.assertRegex(last.stdout, r"resumed from .* at step (5|10|15)\n")
+        self.assertEqual(state_hash(straight), state_hash(parts))
+        self.assertEqual(len({s["lr"] for s in k25_testing.steps(parts)}), 20)
 
     def test_over_the_end_of_epochs(self):
         # Some 40 windows an epoch: 12 steps of 8 see 2.4 epochs, stopped in the middle of the first two.
@@ -219,6 +232,17 @@ class Targets(TrainTest):
             self.assertEqual(after, before, resume)
         self.assertEqual(len(self.assert_ok(self.train({"train.steps": 8})).warnings), 0)
         self.assertEqual([s["step"] for s in k25_testing.steps(self.run_dir)], list(range(1, 9)))
+
+    def test_the_last_save_without_its_pointer(self):
+        straight = self.ordered({"train.steps": 3, "checkpoint.every": 1}, 1, name="straight")
+        killed = self.train({**ORDERED, "train.steps": 3, "checkpoint.every": 1, "debug.kill.rank": 0,
+                             "debug.kill.point": "after_rename_before_latest", "debug.kill.step": 3}, 1)
+        self.assertEqual(killed.code, 128 + signal.SIGKILL, str(killed))
+        self.assertEqual((self.run_dir / "latest").read_text(), "step-000002\n")
+        again = self.assert_ok(self.train({**ORDERED, "train.steps": 3, "checkpoint.every": 1}, 1))
+        self.assertIn("nothing to do", again.stdout)
+        self.assertEqual((self.run_dir / "latest").read_text(), "step-000003\n")
+        self.assertEqual(state_hash(self.run_dir), state_hash(straight))
 
     def test_a_history_without_checkpoints_is_set_aside(self):
         self.assert_ok(self.train({"train.steps": 2}))

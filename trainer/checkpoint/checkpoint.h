@@ -66,6 +66,8 @@ struct Renamed {
 std::vector<Renamed> set_aside_for(const std::filesystem::path& run_dir, const std::string& resume,
                                    const std::optional<std::filesystem::path>& target,
                                    std::vector<std::string>& notes);
+/// RUN/latest names `target`, one of the run's own checkpoints.
+void point_latest_at(const std::filesystem::path& run_dir, const std::filesystem::path& target);
 /// For a start that fails after all.
 void put_back(const std::vector<Renamed>& renamed) noexcept;
 

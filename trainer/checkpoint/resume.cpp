@@ -251,6 +251,11 @@ std::vector<Renamed> set_aside_for(const fs::path& run_dir, const std::string& r
   return renamed;
 }
 
+void point_latest_at(const fs::path& run_dir, const fs::path& target) {
+  const std::string name = target.filename().string();
+  if (read_pointer(run_dir, "latest") != name) write_pointer(run_dir, "latest", name);
+}
+
 void put_back(const std::vector<Renamed>& renamed) noexcept {
   for (auto r = renamed.rbegin(); r != renamed.rend(); ++r) {
     std::error_code ignored;

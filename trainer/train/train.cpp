@@ -226,6 +226,8 @@ void TrainRun::open_files() {
     LogConfig log = config_.log;
     if (is_done()) {
       require_own_checkpoint(config_, *resume_target_, state_.step);
+      // The save before may have ended between the checkpoint and its pointer.
+      if (config_.train.resume == "auto") point_latest_at(config_.run.dir, *resume_target_);
       log.metrics = log.tensorboard = false;
       metrics_ = std::make_unique<Metrics>(config_.run.dir, log, state_.step);
     } else {

@@ -46,6 +46,39 @@ TEST(Gemm, HandComputedProduct) {
   });
 }
 
+// The two products that a layer's backward takes, with the transposes it gives them: dX = dY W^T,
+// dW += X^T dY.
+TEST(Gemm, GradientsMatchFiniteDifferences) {
+  op_test::for_each_isa([](Context& ctx) {
+    constexpr std::int64_t kM = 5, kN = 4, kK = 3;
+    const DType t = DType::kFloat64;
+    const GemmDesc forward{.m = kM, .n = kN, .k = kK, .dtype_ab = t, .dtype_d = t};
+    const GemmDesc input_gradient{
+        .m = kM, .n = kK, .k = kN, .transpose_b = Transpose::kYes, .dtype_ab = t, .dtype_d = t};
+    const GemmDesc weight_gradient{.m = kK,
+                                   .n = kN,
+                                   .k = kM,
+                                   .transpose_a = Transpose::kYes,
+                                   .dtype_ab = t,
+                                   .dtype_d = t,
+                                   .accumulate = Accumulate::kAdd};
+    GuardedTensor x(t, {kM, kK}, op_test::random_values("x", kM * kK));
+    GuardedTensor w(t, {kK, kN}, op_test::random_values("w", kK * kN));
+    const std::vector<double> dy_values = op_test::random_values("dy", kM * kN);
+    const GuardedTensor dy(t, {kM, kN}, dy_values), dx(t, {kM, kK});
+    const GuardedTensor dw(t, {kK, kN}, std::vector<double>(kK * kN, 0.0));
+    run(ctx, input_gradient, dy, w, dx);
+    run(ctx, weight_gradient, x, dy, dw);
+    const auto loss = [&] {
+      const GuardedTensor y(t, {kM, kN});
+      run(ctx, forward, x, w, y);
+      return op_test::weighted_sum(dy_values, y.get());
+    };
+    EXPECT_TRUE(op_test::gradient_near(x, dx.get(), loss));
+    EXPECT_TRUE(op_test::gradient_near(w, dw.get(), loss));
+  });
+}
+
 TEST(Gemm, HandComputedTransposedSum) {
   // A^T is stored [1 3 5; 2 4 6], B^T is stored [1 2; 0 1; -1 0]; D starts at 100.
   op_test::for_each_context([](Context& ctx) {

@@ -31,6 +31,22 @@ TEST(Residual, AddsByHand) {
   });
 }
 
+// dy goes to both inputs as it is.
+TEST(Residual, GradientMatchesFiniteDifferences) {
+  op_test::for_each_isa([](Context& ctx) {
+    GuardedTensor a = random_tensor("a", DType::kFloat64, {7});
+    GuardedTensor b = random_tensor("b", DType::kFloat64, {7});
+    const std::vector<double> dy = op_test::random_values("dy", 7);
+    const auto loss = [&] {
+      const GuardedTensor y(DType::kFloat64, {7});
+      add(ctx, a, b, y);
+      return op_test::weighted_sum(dy, y.get());
+    };
+    EXPECT_TRUE(op_test::gradient_near(a, dy, loss));
+    EXPECT_TRUE(op_test::gradient_near(b, dy, loss));
+  });
+}
+
 TEST(Residual, RoundsBf16OnceToNearestEven) {
   op_test::for_each_isa([](Context& ctx) {
     // 256 + 1 lies between the bf16 neighbours 256 and 258: even is 256. 258 + 1 rounds up to 260.
