@@ -139,6 +139,8 @@ class Damage(TrainTest):
     def test_checkpoints_is_no_folder(self):
         self.run_dir.mkdir()
         (self.run_dir / "checkpoints").write_text("x")
+        self.assert_error(self.train({}, 2), 4, self.run_dir, "no k25 run (checkpoints")
+        (self.run_dir / "lock").write_text("")
         self.assert_error(self.train({}, 2), 4, self.run_dir / "checkpoints",
                           "is no folder, but a file, and a run keeps a folder there")
 

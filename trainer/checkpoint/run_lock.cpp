@@ -57,7 +57,7 @@ bool is_lock_of_a_run(const fs::path& lock) {
 // something else is refused, be it a config.yaml. A run that was copied without its lock has steps.
 void require_run_directory(const fs::path& folder) {
   if (is_lock_of_a_run(folder / "lock")) return;
-  if (is_there(folder / "checkpoints") && !step_folders(folder).empty()) return;
+  if (is_folder(folder / "checkpoints") && !step_folders(folder).empty()) return;
   std::error_code error;
   fs::directory_iterator entry(folder, error);
   if (error || entry == fs::directory_iterator()) return;
