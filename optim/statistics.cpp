@@ -10,6 +10,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/device.h"
+#include "kernels/core/set_zero.h"
 #include "kernels/reduce/reduce.h"
 
 namespace k25::optim {
@@ -48,13 +49,6 @@ std::int64_t num_chunks(const parallel::ZeroStore& store) {
 Tensor owned_gradient(parallel::ZeroStore& store, int unit) {
   const parallel::ZeroStore::Range owned = store.owned(unit);
   return store.shard_gradient(unit).slice(0, owned.begin, owned.begin + owned.length);
-}
-
-void set_zero(Context& context, const Tensor& t) {
-  if constexpr (kWithCuda) {
-    if (t.device() == Device::kCuda) return fill_bytes(context, t.raw(), 0, t.bytes());
-  }
-  std::memset(t.raw(), 0, static_cast<std::size_t>(t.bytes().n));
 }
 
 /// Writes the chunk sums of every owned range.

@@ -6,7 +6,7 @@
 // so dk and dv are summed in a fixed order.
 #include "kernels/attention/attention_cpu.h"
 
-#include "kernels/attention/tile_gemm.h"
+#include "kernels/core/tile_gemm.h"
 #include "kernels/core/vector_math.h"
 
 namespace k25::kernels::K25_ISA {
@@ -14,24 +14,6 @@ namespace {
 
 constexpr std::int64_t kPad = kAttentionPad;
 static_assert(kPad == kReduceLanes);
-
-[[gnu::always_inline]] inline std::int64_t smaller(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
-[[gnu::always_inline]] inline std::int64_t pad_up(std::int64_t n) {
-  return (n + kPad - 1) / kPad * kPad;
-}
-
-/// Hands out pieces of the scratch.
-template <class A>
-struct Bump {
-  A* next;
-  A* take(std::int64_t count) {
-    A* const piece = next;
-    next += count;
-    return piece;
-  }
-};
 
 /// The tokens [first, first + length) of sequence b, one document, for one key/value head.
 struct Segment {

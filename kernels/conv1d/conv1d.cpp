@@ -32,25 +32,14 @@ void check_state(const Conv1dDesc& d, const char* name, const ConstTensor& t) {
                 Density::kRows, d.device);
 }
 
-template <class T>
-Conv1dRows<const T> rows_of(const ConstTensor& t) {
-  if (!t) return {};
-  return {t.data<T>(), t.stride(0), t.stride(1)};
-}
-template <class T>
-Conv1dRows<T> rows_of(const Tensor& t) {
-  if (!t) return {};
-  return {t.data<T>(), t.stride(0), t.stride(1)};
-}
-
 template <class T, class A, class In>
 Conv1dArgs<T, A> common_args(const Conv1dDesc& d, const In& in) {
   Conv1dArgs<T, A> args;
   args.channels = d.channels;
   args.count = shape_of(d).count();
   args.sequences = sequence_view(shape_of(d), in.borders);
-  args.x = rows_of<T>(in.x_BTD);
-  args.initial = rows_of<T>(in.initial_state_S3D);
+  args.x = strided_rows<T>(in.x_BTD);
+  args.initial = strided_rows<T>(in.initial_state_S3D);
   args.weight = in.weight_DW.template data<A>();
   return args;
 }
@@ -65,8 +54,8 @@ template <class T, class A>
 void forward_typed(Context& ctx, const Conv1dDesc& d, const Conv1dForwardIn& in,
                    const Conv1dForwardOut& out) {
   Call<T, A> call{common_args<T, A>(d, in), ctx.isa};
-  call.args.y = rows_of<T>(out.y_BTD);
-  call.args.final = rows_of<T>(out.final_state_S3D);
+  call.args.y = strided_rows<T>(out.y_BTD);
+  call.args.final = strided_rows<T>(out.final_state_S3D);
   const auto* const c = &call;
   parallel_for(ctx.threads, c->args.count * blocks_of(d), 1,
                [c](std::int64_t begin, std::int64_t end) {
@@ -78,10 +67,10 @@ template <class T, class A>
 void backward_typed(Context& ctx, const Conv1dDesc& d, const Conv1dBackwardIn& in,
                     const Conv1dBackwardOut& out) {
   Call<T, A> call{common_args<T, A>(d, in), ctx.isa};
-  call.args.dy = rows_of<T>(in.dy_BTD);
-  call.args.dfinal = rows_of<T>(in.dfinal_state_S3D);
-  call.args.dx = rows_of<T>(out.dx_BTD);
-  call.args.dinitial = rows_of<T>(out.dinitial_state_S3D);
+  call.args.dy = strided_rows<T>(in.dy_BTD);
+  call.args.dfinal = strided_rows<T>(in.dfinal_state_S3D);
+  call.args.dx = strided_rows<T>(out.dx_BTD);
+  call.args.dinitial = strided_rows<T>(out.dinitial_state_S3D);
   if (out.dweight_DW) call.args.dweight = out.dweight_DW.data<A>();
   const auto* const c = &call;
   parallel_for(ctx.threads, blocks_of(d), 1, [c](std::int64_t begin, std::int64_t end) {

@@ -5,29 +5,19 @@
 
 #include "kernels/core/dtype.h"
 #include "kernels/core/isa.h"
+#include "kernels/core/rows.h"
 #include "kernels/sequences/sequence_view.h"
 
 namespace k25::kernels {
-
-/// A [B, T, D] or [S, 3, D] view with dense D.
-template <class T>
-struct Conv1dRows {
-  T* data = nullptr;  ///< null: absent
-  std::int64_t outer_stride = 0, row_stride = 0;
-
-  [[gnu::always_inline]] T* row(std::int64_t b, std::int64_t t) const {
-    return data + b * outer_stride + t * row_stride;
-  }
-};
 
 /// One call, both directions. T is the storage, A the arithmetic type.
 template <class T, class A>
 struct Conv1dArgs {
   std::int64_t channels = 0, count = 0;  ///< count: sequences
   SequenceView sequences;
-  Conv1dRows<const T> x, dy, initial, dfinal;
+  StridedRows<const T> x, dy, initial, dfinal;
   const A* weight = nullptr;
-  Conv1dRows<T> y, final, dx, dinitial;
+  StridedRows<T> y, final, dx, dinitial;
   A* dweight = nullptr;  ///< null: not wanted
 };
 

@@ -10,6 +10,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/context.h"
+#include "kernels/core/rows.h"
 #include "kernels/core/tensor.h"
 
 namespace k25 {
@@ -119,6 +120,18 @@ inline void check_flat(std::string_view op, std::string_view name, const ConstTe
   }
   check_device(op, name, t.device(), device);
   if (!t.is_contiguous()) operand_error(op, name, shape_string(t.shape()) + " must be contiguous");
+}
+
+/// A view of three dimensions, or absent.
+template <class T>
+StridedRows<const T> strided_rows(const ConstTensor& t) {
+  if (!t) return {};
+  return {t.data<T>(), t.stride(0), t.stride(1)};
+}
+template <class T>
+StridedRows<T> strided_rows(const Tensor& t) {
+  if (!t) return {};
+  return {t.data<T>(), t.stride(0), t.stride(1)};
 }
 
 /// True when two contiguous views share memory.

@@ -1,29 +1,17 @@
 #include "kernels/gated_rmsnorm/gated_rmsnorm.h"
 
-#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <string>
 
 #include "kernels/core/operand.h"
+#include "kernels/core/row_partials.h"
 #include "kernels/gated_rmsnorm/gated_rmsnorm_cpu.h"
 
 namespace k25::kernels {
 namespace {
 
-constexpr std::int64_t kRowGrain = 32;
-constexpr std::int64_t kMaxPartials = 32;
 constexpr std::string_view kOp = "gated_rmsnorm";
-
-/// Rows per partial sum of dgain: from the shape alone, so that the bits do not depend on threads.
-std::int64_t partial_rows(std::int64_t rows) {
-  return std::max(kRowGrain, (rows + kMaxPartials - 1) / kMaxPartials);
-}
-
-std::int64_t partial_count(std::int64_t rows) {
-  const std::int64_t block = partial_rows(rows);
-  return (rows + block - 1) / block;
-}
 
 void check_rows(const GatedRmsNormDesc& d, const char* name, const ConstTensor& t) {
   check_operand(kOp, name, t, d.dtype, {d.rows, d.heads, d.cols}, Density::kRows, d.device);
@@ -38,23 +26,14 @@ void check_rstd(const GatedRmsNormDesc& d, const ConstTensor& t) {
                 Density::kContiguous, d.device);
 }
 
-template <class T>
-GatedRmsNormRows<const T> rows_of(const ConstTensor& t) {
-  return {t.data<T>(), t.stride(0), t.stride(1)};
-}
-template <class T>
-GatedRmsNormRows<T> rows_of(const Tensor& t) {
-  return {t.data<T>(), t.stride(0), t.stride(1)};
-}
-
 template <class T, class A, class In>
 GatedRmsNormArgs<T, A> common_args(const GatedRmsNormDesc& d, const In& in) {
   GatedRmsNormArgs<T, A> args;
   args.heads = d.heads;
   args.cols = d.cols;
   args.eps = static_cast<A>(d.eps);
-  args.x = rows_of<T>(in.x_NHD);
-  args.gate = rows_of<T>(in.gate_NHD);
+  args.x = strided_rows<T>(in.x_NHD);
+  args.gate = strided_rows<T>(in.gate_NHD);
   args.gain = in.gain_D.template data<A>();
   return args;
 }
@@ -63,7 +42,7 @@ template <class T, class A>
 void forward_typed(Context& ctx, const GatedRmsNormDesc& d, const GatedRmsNormForwardIn& in,
                    const GatedRmsNormForwardOut& out) {
   GatedRmsNormArgs<T, A> args = common_args<T, A>(d, in);
-  args.y = rows_of<T>(out.y_NHD);
+  args.y = strided_rows<T>(out.y_NHD);
   args.rstd = out.rstd_NH.data<A>();
   const auto body = [&](std::int64_t begin, std::int64_t end) {
     K25_ISA_CALL(ctx.isa, gated_rmsnorm_forward_cpu, args, begin, end);
@@ -75,10 +54,10 @@ template <class T, class A>
 void backward_typed(Context& ctx, const GatedRmsNormDesc& d, const GatedRmsNormBackwardIn& in,
                     const GatedRmsNormBackwardOut& out, Workspace workspace) {
   GatedRmsNormArgs<T, A> args = common_args<T, A>(d, in);
-  args.dy = rows_of<T>(in.dy_NHD);
+  args.dy = strided_rows<T>(in.dy_NHD);
   args.saved_rstd = in.rstd_NH.data<A>();
-  args.dx = rows_of<T>(out.dx_NHD);
-  args.dgate = rows_of<T>(out.dgate_NHD);
+  args.dx = strided_rows<T>(out.dx_NHD);
+  args.dgate = strided_rows<T>(out.dgate_NHD);
   const std::int64_t block = partial_rows(d.rows);
   A* const partials = static_cast<A*>(workspace.data);
   const auto body = [&](std::int64_t begin, std::int64_t end) {

@@ -5,30 +5,20 @@
 
 #include "kernels/core/dtype.h"
 #include "kernels/core/isa.h"
+#include "kernels/core/rows.h"
 
 namespace k25::kernels {
-
-/// A [N, H, D] view with dense D.
-template <class T>
-struct GatedRmsNormRows {
-  T* data = nullptr;
-  std::int64_t row_stride = 0, head_stride = 0;
-
-  [[gnu::always_inline]] T* row(std::int64_t n, std::int64_t h) const {
-    return data + n * row_stride + h * head_stride;
-  }
-};
 
 /// T is the storage, A the arithmetic type; both directions.
 template <class T, class A>
 struct GatedRmsNormArgs {
   std::int64_t heads = 0, cols = 0;
   A eps = 0;
-  GatedRmsNormRows<const T> x, gate, dy;
+  StridedRows<const T> x, gate, dy;
   const A* gain = nullptr;
   A* rstd = nullptr;              ///< written by forward
   const A* saved_rstd = nullptr;  ///< read by backward
-  GatedRmsNormRows<T> y, dx, dgate;
+  StridedRows<T> y, dx, dgate;
 };
 
 #define K25_GATED_RMSNORM_DECLARE(T, A)                                                   \

@@ -27,7 +27,7 @@ struct KdaChunkBackward {
   A *dp = nullptr, *dl = nullptr;                   ///< [C, C]; dl times beta of its row
   A* last = nullptr;                                ///< [K]
 
-  KdaChunkBackward(const KdaSizes& s, KdaBump<A>& bump) {
+  KdaChunkBackward(const KdaSizes& s, Bump<A>& bump) {
     const std::int64_t key = s.padded_key, value = s.padded_value;
     for (A** x : {&dstate_T, &state_T}) *x = bump.take(key * value);
     for (A** x : {&dq_state, &dk_state, &dk_next, &dq_pairs, &dk_late, &dk_early, &between, &late_q,
@@ -115,7 +115,7 @@ inline void far_gradients(const KdaChunk<A>& c, KdaChunkBackward<A>& d) {
   for (A* x : {d.dq_pairs, d.dk_late, d.dk_early}) fill_rows(x, c.padded * key, A(0));
   copy_rows(c.ksuf, c.padded * key, d.between);
   for (std::int64_t sub = 1; sub < c.subs; ++sub) {
-    const std::int64_t first = sub * sub_rows, rows = kda_smaller(sub_rows, c.n - first);
+    const std::int64_t first = sub * sub_rows, rows = smaller(sub_rows, c.n - first);
     scale_rows(d.between, c.total + (sub - 1) * key, first - sub_rows, key);
     const A* const pairs[2] = {d.dp, d.dl};
     A* const results[2] = {d.dq_pairs + first * key, d.dk_late + first * key};
@@ -175,7 +175,7 @@ template <class A>
 inline void near_gradients(KdaChunk<A>& c, KdaChunkBackward<A>& d) {
   const std::int64_t key = c.key;
   for (std::int64_t j = 0; j < c.n; ++j) {
-    const std::int64_t end = kda_smaller(c.n, (j / kKdaSubChunk + 1) * kKdaSubChunk);
+    const std::int64_t end = smaller(c.n, (j / kKdaSubChunk + 1) * kKdaSubChunk);
     fill_rows(c.row, key, A(1));
     for (std::int64_t i = j + 1; i < end; ++i) {
       const KdaPairGrad<A> g{d.dp[i * kKdaRows + j], d.dl[i * kKdaRows + j]};

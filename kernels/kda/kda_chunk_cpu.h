@@ -9,7 +9,7 @@
 // the sub-chunk's first token to i, suf_j from after j to the end of its sub-chunk, and mid over
 // the sub-chunks between. Within a sub-chunk: the product of exp(g) from after j to i.
 
-#include "kernels/attention/tile_gemm.h"
+#include "kernels/core/tile_gemm.h"
 #include "kernels/kda/kda_rows_cpu.h"
 
 namespace k25::kernels::K25_ISA {
@@ -32,7 +32,7 @@ struct KdaChunk {
                                                          ///< of one, of all before, of all after
   A *row = nullptr, *beta = nullptr;
 
-  KdaChunk(const KdaSizes& s, KdaBump<A>& bump) : key(s.padded_key), value(s.padded_value) {
+  KdaChunk(const KdaSizes& s, Bump<A>& bump) : key(s.padded_key), value(s.padded_value) {
     constexpr std::int64_t kSubs = kKdaRows / kKdaSubChunk;
     state = bump.take(key * value);
     for (A** x : {&k, &q, &a, &pre, &suf, &kpre, &qpre, &ksuf, &decayed}) {
@@ -62,7 +62,7 @@ template <class T, class A>
 inline void load_chunk(const KdaArgs<T, A>& x, const KdaSpan& at, KdaChunk<A>& c) {
   const std::int64_t h = at.m / x.sizes.group;
   c.n = at.n;
-  c.padded = kda_pad_up(at.n);
+  c.padded = pad_up(at.n);
   c.subs = c.padded / kKdaSubChunk;
   pack_rows(x.q.row(at.b, at.t, h), x.q.token_stride, c.n, c.padded, x.sizes.key_dim, c.key,
             x.scale, c.q);
@@ -156,7 +156,7 @@ inline void chunk_scores(KdaChunk<A>& c) {
   for (std::int64_t j = 0; j < c.n; ++j) {
     c.p[j * kKdaRows + j] = dot_rows(c.q + j * key, c.k + j * key, key);
     fill_rows(c.row, key, A(1));
-    const std::int64_t end = kda_smaller(c.n, (j / kKdaSubChunk + 1) * kKdaSubChunk);
+    const std::int64_t end = smaller(c.n, (j / kKdaSubChunk + 1) * kKdaSubChunk);
     for (std::int64_t i = j + 1; i < end; ++i) {
       const KdaPair<A> s =
           pair_scores(c.a + i * key, c.k + j * key, c.k + i * key, c.q + i * key, key, c.row);
@@ -166,7 +166,7 @@ inline void chunk_scores(KdaChunk<A>& c) {
   }
   transpose_rows(c.ksuf, c.padded, key, key, c.keys_T, kKdaRows);
   for (std::int64_t sub = 1; sub < c.subs; ++sub) {
-    const std::int64_t first = sub * kKdaSubChunk, rows = kda_smaller(kKdaSubChunk, c.n - first);
+    const std::int64_t first = sub * kKdaSubChunk, rows = smaller(kKdaSubChunk, c.n - first);
     const A* const between = c.total + (sub - 1) * key;
     for (std::int64_t d = 0; d < key; ++d) {
       A* const column = c.keys_T + d * kKdaRows;
@@ -188,7 +188,7 @@ inline void solve_lower(const KdaChunk<A>& c, A* x) {
   const std::int64_t value = c.value;
   for (std::int64_t first = 0; first < c.n; first += kKdaSubChunk) {
     const A* const block = c.system + first * kKdaRows;
-    const std::int64_t rows = kda_smaller(kKdaSubChunk, c.n - first);
+    const std::int64_t rows = smaller(kKdaSubChunk, c.n - first);
     if (first > 0) {
       const TileOperands<A> o{block, kKdaRows, 1, x, value, x + first * value, value};
       tile_gemm<Triangle::kNone, Store::kAdd>(o, rows, value, first);
@@ -207,7 +207,7 @@ template <class A>
 inline void solve_upper(const KdaChunk<A>& c, A* y) {
   const std::int64_t value = c.value;
   for (std::int64_t first = c.padded - kKdaSubChunk; first >= 0; first -= kKdaSubChunk) {
-    const std::int64_t end = kda_smaller(c.n, first + kKdaSubChunk);
+    const std::int64_t end = smaller(c.n, first + kKdaSubChunk);
     if (end < c.n) {
       const TileOperands<A> o{c.system + end * kKdaRows + first,
                               1,

@@ -66,7 +66,7 @@ void forward_sequence(const KdaArgs<T, A>& x, const Sequence& s, std::int64_t m,
         copy_rows(c.state, size, kept.data + boundary_of(t) * kept.stride);
       }
       store_checkpoints(x, s, m, t, c.state);
-      const KdaSpan at{s.b, t, kda_smaller(kKdaRows, end - t), m};
+      const KdaSpan at{s.b, t, smaller(kKdaRows, end - t), m};
       if (x.sizes.recurrent) {
         recurrent_forward(x, at, c.state, c);
       } else {
@@ -88,7 +88,7 @@ struct BackwardScratch {
   KdaChunkBackward<A> grad;
   A *dstate, *token_states, *kept;  // dstate: of each head of the group
 
-  BackwardScratch(const KdaSizes& s, KdaBump<A> bump)
+  BackwardScratch(const KdaSizes& s, Bump<A> bump)
       : chunk(s, bump),
         grad(s, bump),
         dstate(bump.take(s.group * state_size(s))),
@@ -142,7 +142,7 @@ void backward_sequence(const KdaArgs<T, A>& x, const Sequence& s, std::int64_t h
     const std::int64_t begin = x.sequences.document_begin(s, end);
     for (std::int64_t t = begin + (end - begin - 1) / kKdaRows * kKdaRows; t >= begin;
          t -= kKdaRows) {
-      backward_group(x, s, h, t, kda_smaller(kKdaRows, end - t), begin, w);
+      backward_group(x, s, h, t, smaller(kKdaRows, end - t), begin, w);
     }
     end = begin;
   }
@@ -156,7 +156,7 @@ void backward_sequence(const KdaArgs<T, A>& x, const Sequence& s, std::int64_t h
 template <class T, class A>
 [[gnu::noinline]] void forward_units(const KdaArgs<T, A>& x, std::int64_t begin, std::int64_t end,
                                      A* scratch) {
-  KdaBump<A> bump{scratch};
+  Bump<A> bump{scratch};
   KdaChunk<A> chunk(x.sizes, bump);
   for (std::int64_t unit = begin; unit < end; ++unit) {
     const Sequence s = x.sequences.sequence(unit / x.sizes.heads);
@@ -170,7 +170,7 @@ template <class T, class A>
 template <class T, class A>
 [[gnu::noinline]] void backward_units(const KdaArgs<T, A>& x, std::int64_t begin, std::int64_t end,
                                       A* scratch) {
-  BackwardScratch<A> w(x.sizes, KdaBump<A>{scratch});
+  BackwardScratch<A> w(x.sizes, Bump<A>{scratch});
   for (std::int64_t unit = begin; unit < end; ++unit) {
     backward_sequence(x, x.sequences.sequence(unit / x.sizes.heads), unit % x.sizes.heads, w);
   }

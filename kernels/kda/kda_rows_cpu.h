@@ -2,30 +2,13 @@
 // Rows of the scratch: packing, unpacking and what is done to them element by element. Rows are
 // padded to a multiple of kKdaPad with zeros. Only for ISA sources.
 
+#include "kernels/core/tile_gemm.h"
 #include "kernels/core/vector_math.h"
 #include "kernels/kda/kda_cpu.h"
 
 namespace k25::kernels::K25_ISA {
 
 static_assert(kKdaPad == kReduceLanes);
-
-[[gnu::always_inline]] inline std::int64_t kda_smaller(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
-[[gnu::always_inline]] inline std::int64_t kda_pad_up(std::int64_t n) {
-  return (n + kKdaPad - 1) / kKdaPad * kKdaPad;
-}
-
-/// Hands out pieces of the scratch.
-template <class A>
-struct KdaBump {
-  A* next;
-  A* take(std::int64_t count) {
-    A* const piece = next;
-    next += count;
-    return piece;
-  }
-};
 
 /// Denormals count as zero, in operands and results, while it lives. Strong decays make many of
 /// them, and each costs a hundred cycles.

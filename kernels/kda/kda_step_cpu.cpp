@@ -13,7 +13,7 @@ struct Token {
 
 template <class T, class A>
 Token<A> token_of(const KdaStepArgs<T, A>& x, A* scratch) {
-  KdaBump<A> bump{scratch};
+  Bump<A> bump{scratch};
   Token<A> w{};
   for (A** row : {&w.q, &w.k, &w.a}) *row = bump.take(x.key_dim);
   for (A** row : {&w.v, &w.u, &w.out}) *row = bump.take(x.value_dim);

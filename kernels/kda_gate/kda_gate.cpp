@@ -1,30 +1,18 @@
 #include "kernels/kda_gate/kda_gate.h"
 
-#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <string>
 
 #include "kernels/core/operand.h"
+#include "kernels/core/row_partials.h"
 #include "kernels/kda_gate/kda_gate_cpu.h"
 
 namespace k25::kernels {
 namespace {
 
-constexpr std::int64_t kRowGrain = 32;
-constexpr std::int64_t kMaxPartials = 32;
 constexpr std::string_view kOp = "kda_gate";
 constexpr std::string_view kBetaOp = "kda_beta";
-
-/// Rows per partial sum: from the shape alone, so that the bits do not depend on threads.
-std::int64_t partial_rows(std::int64_t rows) {
-  return std::max(kRowGrain, (rows + kMaxPartials - 1) / kMaxPartials);
-}
-
-std::int64_t partial_count(std::int64_t rows) {
-  const std::int64_t block = partial_rows(rows);
-  return (rows + block - 1) / block;
-}
 
 std::int64_t partial_size(const KdaGateDesc& d) { return d.heads * (d.cols + 1); }
 
@@ -49,15 +37,6 @@ void check_inputs(const KdaGateDesc& d, const In& in) {
   check_dt_bias(d, "dt_bias_MK", in.dt_bias_MK);
 }
 
-template <class T>
-KdaGateRows<const T> rows_of(const ConstTensor& t) {
-  return {t.data<T>(), t.stride(0), t.stride(1)};
-}
-template <class T>
-KdaGateRows<T> rows_of(const Tensor& t) {
-  return {t.data<T>(), t.stride(0), t.stride(1)};
-}
-
 template <class T, class A, class In>
 KdaGateArgs<T, A> common_args(const KdaGateDesc& d, const In& in) {
   KdaGateArgs<T, A> args;
@@ -65,7 +44,7 @@ KdaGateArgs<T, A> common_args(const KdaGateDesc& d, const In& in) {
   args.cols = d.cols;
   args.bounded = d.gate == KdaGate::kLowerBound;
   args.lower_bound = static_cast<A>(d.lower_bound);
-  args.f = rows_of<T>(in.f_NMK);
+  args.f = strided_rows<T>(in.f_NMK);
   if (in.a_log_M) args.a_log = in.a_log_M.template data<A>();
   args.dt_bias = in.dt_bias_MK.template data<A>();
   return args;
@@ -75,7 +54,7 @@ template <class T, class A>
 void forward_typed(Context& ctx, const KdaGateDesc& d, const KdaGateForwardIn& in,
                    const KdaGateForwardOut& out) {
   KdaGateArgs<T, A> args = common_args<T, A>(d, in);
-  args.g = rows_of<A>(out.g_NMK);
+  args.g = strided_rows<A>(out.g_NMK);
   const auto body = [&](std::int64_t begin, std::int64_t end) {
     K25_ISA_CALL(ctx.isa, kda_gate_forward_cpu, args, begin, end);
   };
@@ -99,8 +78,8 @@ template <class T, class A>
 void backward_typed(Context& ctx, const KdaGateDesc& d, const KdaGateBackwardIn& in,
                     const KdaGateBackwardOut& out, Workspace workspace) {
   KdaGateArgs<T, A> args = common_args<T, A>(d, in);
-  args.dg = rows_of<A>(in.dg_NMK);
-  args.df = rows_of<T>(out.df_NMK);
+  args.dg = strided_rows<A>(in.dg_NMK);
+  args.df = strided_rows<T>(out.df_NMK);
   const std::int64_t block = partial_rows(d.rows);
   A* const partials = static_cast<A*>(workspace.data);
   const auto body = [&](std::int64_t begin, std::int64_t end) {
@@ -118,11 +97,11 @@ void check_beta(const KdaBetaDesc& d, const char* name, const ConstTensor& t, DT
 }
 
 template <class T>
-KdaGateRows<const T> matrix_of(const ConstTensor& t) {
+StridedRows<const T> matrix_of(const ConstTensor& t) {
   return {t.data<T>(), t.stride(0), 0};
 }
 template <class T>
-KdaGateRows<T> matrix_of(const Tensor& t) {
+StridedRows<T> matrix_of(const Tensor& t) {
   return {t.data<T>(), t.stride(0), 0};
 }
 

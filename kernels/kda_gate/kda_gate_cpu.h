@@ -5,19 +5,9 @@
 
 #include "kernels/core/dtype.h"
 #include "kernels/core/isa.h"
+#include "kernels/core/rows.h"
 
 namespace k25::kernels {
-
-/// A [N, M, K] view with dense K; [N, M] with K left out.
-template <class T>
-struct KdaGateRows {
-  T* data = nullptr;
-  std::int64_t row_stride = 0, head_stride = 0;
-
-  [[gnu::always_inline]] T* row(std::int64_t n, std::int64_t m) const {
-    return data + n * row_stride + m * head_stride;
-  }
-};
 
 /// T is the storage, A the arithmetic type; both directions.
 template <class T, class A>
@@ -25,21 +15,21 @@ struct KdaGateArgs {
   std::int64_t heads = 0, cols = 0;
   bool bounded = false;  ///< kLowerBound
   A lower_bound = 0;
-  KdaGateRows<const T> f;
-  KdaGateRows<const A> dg;
+  StridedRows<const T> f;
+  StridedRows<const A> dg;
   const A* a_log = nullptr;  ///< null: a = 1
   const A* dt_bias = nullptr;
-  KdaGateRows<A> g;
-  KdaGateRows<T> df;
+  StridedRows<A> g;
+  StridedRows<T> df;
 };
 template <class T, class A>
 struct KdaBetaArgs {
   std::int64_t heads = 0;
   A top = 1;  ///< 1 or 2
-  KdaGateRows<const T> b;
-  KdaGateRows<const A> dbeta;
-  KdaGateRows<A> beta;
-  KdaGateRows<T> db;
+  StridedRows<const T> b;
+  StridedRows<const A> dbeta;
+  StridedRows<A> beta;
+  StridedRows<T> db;
 };
 
 #define K25_KDA_GATE_DECLARE(T, A)                                                                \

@@ -22,23 +22,14 @@ void check_rstd(const L2NormDesc& d, const ConstTensor& t) {
                 Density::kContiguous, d.device);
 }
 
-template <class T>
-L2NormRows<const T> rows_of(const ConstTensor& t) {
-  return {t.data<T>(), t.stride(0), t.stride(1)};
-}
-template <class T>
-L2NormRows<T> rows_of(const Tensor& t) {
-  return {t.data<T>(), t.stride(0), t.stride(1)};
-}
-
 template <class T, class A>
 void forward_typed(Context& ctx, const L2NormDesc& d, const L2NormForwardIn& in,
                    const L2NormForwardOut& out) {
   const L2NormForwardArgs<T, A> args{d.heads,
                                      d.cols,
                                      static_cast<A>(d.eps),
-                                     rows_of<T>(in.x_NHD),
-                                     rows_of<T>(out.y_NHD),
+                                     strided_rows<T>(in.x_NHD),
+                                     strided_rows<T>(out.y_NHD),
                                      out.rstd_NH.data<A>()};
   const auto body = [&](std::int64_t begin, std::int64_t end) {
     K25_ISA_CALL(ctx.isa, l2norm_forward_cpu, args, begin, end);
@@ -51,10 +42,10 @@ void backward_typed(Context& ctx, const L2NormDesc& d, const L2NormBackwardIn& i
                     const L2NormBackwardOut& out) {
   const L2NormBackwardArgs<T, A> args{d.heads,
                                       d.cols,
-                                      rows_of<T>(in.dy_NHD),
-                                      rows_of<T>(in.y_NHD),
+                                      strided_rows<T>(in.dy_NHD),
+                                      strided_rows<T>(in.y_NHD),
                                       in.rstd_NH.data<A>(),
-                                      rows_of<T>(out.dx_NHD)};
+                                      strided_rows<T>(out.dx_NHD)};
   const auto body = [&](std::int64_t begin, std::int64_t end) {
     K25_ISA_CALL(ctx.isa, l2norm_backward_cpu, args, begin, end);
   };

@@ -5,35 +5,25 @@
 
 #include "kernels/core/dtype.h"
 #include "kernels/core/isa.h"
+#include "kernels/core/rows.h"
 
 namespace k25::kernels {
-
-/// A [N, H, D] view with dense D.
-template <class T>
-struct L2NormRows {
-  T* data = nullptr;
-  std::int64_t row_stride = 0, head_stride = 0;
-
-  [[gnu::always_inline]] T* row(std::int64_t n, std::int64_t h) const {
-    return data + n * row_stride + h * head_stride;
-  }
-};
 
 /// T is the storage, A the arithmetic type. Forward: x to y and rstd. Backward: dy and y to dx.
 template <class T, class A>
 struct L2NormForwardArgs {
   std::int64_t heads, cols;
   A eps;
-  L2NormRows<const T> x;
-  L2NormRows<T> y;
+  StridedRows<const T> x;
+  StridedRows<T> y;
   A* rstd;
 };
 template <class T, class A>
 struct L2NormBackwardArgs {
   std::int64_t heads, cols;
-  L2NormRows<const T> dy, y;
+  StridedRows<const T> dy, y;
   const A* rstd;
-  L2NormRows<T> dx;
+  StridedRows<T> dx;
 };
 
 #define K25_L2NORM_DECLARE(T, A)                                                     \

@@ -1,30 +1,17 @@
 #include "kernels/rmsnorm/rmsnorm.h"
 
-#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <string>
 
 #include "kernels/core/operand.h"
+#include "kernels/core/row_partials.h"
 #include "kernels/rmsnorm/rmsnorm_backward_shape.h"
 #include "kernels/rmsnorm/rmsnorm_cpu.h"
 #include "kernels/rmsnorm/rmsnorm_cuda.h"
 
 namespace k25::kernels {
 namespace {
-
-constexpr std::int64_t kRowGrain = 32;
-constexpr std::int64_t kMaxPartials = 32;
-
-/// Rows per partial sum of dgain: from the shape alone, so that the bits do not depend on threads.
-std::int64_t partial_rows(std::int64_t rows) {
-  return std::max(kRowGrain, (rows + kMaxPartials - 1) / kMaxPartials);
-}
-
-std::int64_t partial_count(std::int64_t rows) {
-  const std::int64_t block = partial_rows(rows);
-  return (rows + block - 1) / block;
-}
 
 ConstRows const_rows(const ConstTensor& t) { return {t.raw(), t.ndim() == 2 ? t.stride(0) : 0}; }
 Rows mutable_rows(const Tensor& t) { return {t.raw(), t.ndim() == 2 ? t.stride(0) : 0}; }

@@ -3,31 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
-#include <functional>
 
 #include "kernels/core/check.h"
-#include "kernels/core/device.h"
+#include "kernels/core/set_zero.h"
 #include "kernels/core/stopwatch.h"
 #include "parallel/zero/zero_queue.h"
 
 namespace k25::parallel {
-namespace {
-
-void set_zero(Context& context, const Tensor& t_n) {
-  constexpr std::int64_t kGrain = std::int64_t{1} << 16;
-  if (t_n.numel() == 0) return;
-  if constexpr (kWithCuda) {
-    if (t_n.device() == Device::kCuda) return fill_bytes(context, t_n.raw(), 0, t_n.bytes());
-  }
-  float* data = t_n.data<float>();
-  const auto body = [data](std::int64_t begin, std::int64_t end) {
-    std::memset(data + begin, 0, static_cast<std::size_t>(end - begin) * sizeof(float));
-  };
-  parallel_for(context.threads, t_n.numel(), kGrain, std::ref(body));
-}
-
-}  // namespace
 
 Reducer::Reducer(Mesh& mesh, const ZeroShape& shape, const ZeroMemory& memory, HostState& host,
                  Context& context)

@@ -13,6 +13,8 @@ import pathlib
 
 import torch
 
+from hashed import hashed
+
 H, M, K, V = 1, 2, 4, 3
 LENGTHS = [3, 67, 0]
 T, S = sum(LENGTHS), len(LENGTHS)
@@ -27,18 +29,6 @@ OPERANDS = {
     "state": ((S, M, K, V), -1, 1), "q_state": ((S, 3, H * K), -1, 1),
     "w_y": ((T, M, V), -1, 1), "w_state": ((S, M, K, V), -1, 1),
 }
-
-
-def hashed(count, salt):
-    """uniform in [-0.5, 0.5): (i * 2654435761 + salt * 40503) mod 2^32, scrambled once."""
-    values = []
-    for i in range(count):
-        x = (i * 2654435761 + salt * 40503 + 12345) & 0xFFFFFFFF
-        x ^= x >> 15
-        x = (x * 2246822519) & 0xFFFFFFFF
-        x ^= x >> 13
-        values.append(x / 2**32 - 0.5)
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def operands():

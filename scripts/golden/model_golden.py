@@ -11,23 +11,13 @@ import pathlib
 
 import torch
 
+from hashed import hashed
+
 B, T, D, H, K, E, F, V, L = 2, 12, 16, 4, 2, 4, 24, 29, 2
 EPS, THETA = 1e-6, 10000.0
 # Documents as (begin, end) in each sequence; labels of the last token of each document are ignored.
 DOCUMENTS = [[(0, 5), (5, 6), (6, 12)], [(0, 12)]]
 IGNORED = {(0, 2), (1, 7)}  # further positions without a label
-
-
-def hashed(count, salt):
-    """uniform in [-0.5, 0.5): (i * 2654435761 + salt * 40503) mod 2^32, scrambled once."""
-    values = []
-    for i in range(count):
-        x = (i * 2654435761 + salt * 40503 + 12345) & 0xFFFFFFFF
-        x ^= x >> 15
-        x = (x * 2246822519) & 0xFFFFFFFF
-        x ^= x >> 13
-        values.append(x / 2**32 - 0.5)
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def parameters(tied):

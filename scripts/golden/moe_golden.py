@@ -10,10 +10,13 @@ deepseek_v3 first (their router computes in fp32, hence to 1e-5).
   pip install torch==2.13.0 transformers==5.17.0 && scripts/golden/moe_golden.py --transformers
 """
 import json
+import math
 import pathlib
 import sys
 
 import torch
+
+from hashed import hashed
 
 EPS = 1e-6
 # Tokens, hidden, experts, choices, inner width of an expert and of the shared one, latent width (0: none).
@@ -27,21 +30,6 @@ CASES = {
     "all_chosen": BASE | {"experts": 3, "tokens": 4},
     "one_expert": BASE | {"experts": 1, "top_k": 1, "tokens": 4},
 }
-
-
-def hashed(shape, salt):
-    """uniform in [-0.5, 0.5): (i * 2654435761 + salt * 40503 + 12345) mod 2^32, scrambled once."""
-    count = 1
-    for n in shape:
-        count *= n
-    values = []
-    for i in range(count):
-        x = (i * 2654435761 + salt * 40503 + 12345) & 0xFFFFFFFF
-        x ^= x >> 15
-        x = (x * 2246822519) & 0xFFFFFFFF
-        x ^= x >> 13
-        values.append(x / 2**32 - 0.5)
-    return torch.tensor(values, dtype=torch.float64).reshape(shape)
 
 
 def tensors(c):
@@ -106,7 +94,7 @@ def forward(c, p):
 def run(c):
     p = {}
     for salt, (name, (shape, factor, shift)) in enumerate(tensors(c).items()):
-        p[name] = (shift + factor * hashed(shape, salt)).requires_grad_(name not in ("dy", "bias"))
+        p[name] = (shift + factor * hashed(math.prod(shape), salt).reshape(shape)).requires_grad_(name not in ("dy", "bias"))
     y, index, weight, balance = forward(c, p)
     ((y * p["dy"]).sum() + balance).backward()
 

@@ -1,14 +1,6 @@
-// Ops never allocate, with or without a thread pool. operator new of the whole program is counted;
-// the op's own code has no other way to the heap (tests/kernels/gemm has its own test: Eigen calls
-// malloc).
+// Ops never allocate, with or without a thread pool.
 
 #include <gtest/gtest.h>
-
-#include <atomic>
-#include <cstdlib>
-#include <functional>
-#include <new>
-#include <string>
 
 #include "kernels/adamw/adamw.h"
 #include "kernels/conv1d/conv1d.h"
@@ -23,45 +15,17 @@
 #include "kernels/residual/residual.h"
 #include "kernels/rmsnorm/rmsnorm.h"
 #include "kernels/swiglu/swiglu.h"
+#include "tests/kernels/allocation_counter.h"
 #include "tests/kernels/op_test.h"
-
-namespace {
-std::atomic<long> allocations{0};
-}  // namespace
-
-// noinline: inlined into a caller, GCC 12 takes malloc and operator delete for a mismatched pair.
-[[gnu::noinline]] void* operator new(std::size_t size) {
-  ++allocations;
-  if (void* p = std::malloc(size == 0 ? 1 : size)) return p;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
-  ++allocations;
-  return std::malloc(size == 0 ? 1 : size);
-}
-[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
 
 namespace k25::kernels {
 namespace {
 
+using op_test::expect_no_allocation;
 using op_test::GuardedTensor;
 using op_test::random_tensor;
 
-/// Runs `op` for each context and dtype; expects no allocation.
-void expect_none(const std::function<void(Context&)>& op) {
-  op_test::for_each_context([&](Context& ctx) {
-    const long before = allocations;
-    op(ctx);
-    EXPECT_EQ(allocations - before, 0);
-  });
-}
-
-TEST(OpAllocation, TheCounterSeesAllocations) {
-  const long before = allocations;
-  const std::string text(100, 'x');  // made by libstdc++, not by this program's own code
-  EXPECT_GE(allocations - before, 1) << text;
-}
+TEST(OpAllocation, TheCounterSeesAllocations) { op_test::expect_counted_allocation(); }
 
 TEST(OpAllocation, RmsNorm) {
   for (const DType t : {DType::kFloat32, DType::kBFloat16}) {
@@ -71,7 +35,7 @@ TEST(OpAllocation, RmsNorm) {
     const GuardedTensor rstd(DType::kFloat32, {300});
     const RmsNormPlan plan = rmsnorm_plan({.rows = 300, .cols = 64, .dtype = t});
     const op_test::Scratch scratch(plan.workspace_bytes);
-    expect_none([&](Context& ctx) {
+    expect_no_allocation([&](Context& ctx) {
       rmsnorm_forward(ctx, plan, {.x_ND = x, .residual_ND = x, .gain_D = gain},
                       {.sum_ND = x, .y_ND = y, .rstd_N = rstd}, scratch.workspace());
       rmsnorm_backward(ctx, plan,
@@ -85,7 +49,7 @@ TEST(OpAllocation, Swiglu) {
   const GuardedTensor x = random_tensor("x", DType::kBFloat16, {100, 64});
   const GuardedTensor y(DType::kBFloat16, {100, 32});
   const SwigluPlan plan = swiglu_plan({.rows = 100, .cols = 32, .dtype = DType::kBFloat16});
-  expect_none([&](Context& ctx) {
+  expect_no_allocation([&](Context& ctx) {
     swiglu_forward(ctx, plan, {.gate_up_NG = x}, {.out_NF = y}, {});
     swiglu_backward(ctx, plan, {.dout_NF = y, .gate_up_NG = x}, {.d_gate_up_NG = x}, {});
   });
@@ -98,7 +62,7 @@ TEST(OpAllocation, EmbeddingAndResidual) {
   const GuardedTensor out(DType::kFloat32, {200, 300});
   const EmbeddingPlan plan = embedding_plan({.tokens = 200, .vocab = 5, .hidden = 300});
   const ResidualPlan add = residual_plan({.count = 60000});
-  expect_none([&](Context& ctx) {
+  expect_no_allocation([&](Context& ctx) {
     embedding_forward(ctx, plan, {.token_N = token, .table_VD = table}, {.out_ND = out}, {});
     residual_forward(ctx, add, {.a = out, .b = out}, {.y = out}, {});
     embedding_backward(ctx, plan, {.token_N = token, .dout_ND = out}, {.dtable_VD = table}, {});
@@ -115,7 +79,7 @@ TEST(OpAllocation, UpdateReduceAndConvert) {
   const GuardedTensor sums(DType::kFloat64, {n / kChunk});
   const GuardedTensor first(DType::kInt64, {1});
   const ConstTensor parts = grad.tensor().view({2, n / 2});
-  expect_none([&](Context& ctx) {
+  expect_no_allocation([&](Context& ctx) {
     adamw_update(ctx, {.grad_n = grad, .scalars = {}},
                  {.master_n = x, .m_n = m, .v_n = v, .copy_out_n = low});
     chunk_square_sums(ctx, x, sums);
@@ -152,7 +116,7 @@ TEST(OpAllocation, Kda) {
                                           .value_dim = 8,
                                           .dtype = t});
   const op_test::Scratch scratch(plan.workspace_bytes), step_scratch(step.workspace_bytes);
-  expect_none([&](Context& ctx) {
+  expect_no_allocation([&](Context& ctx) {
     kda_forward(ctx, plan, {x, x, x, g, beta, {}, state, {}}, {y, state, {}, {}},
                 scratch.workspace());
     kda_backward(ctx, plan, {x, x, x, g, beta, {}, state, {}, x, state},
@@ -178,7 +142,7 @@ TEST(OpAllocation, AroundKda) {
   const Tensor wide_x = x.tensor().view({2, 40, 16}), wide_y = y.tensor().view({2, 40, 16});
   const GuardedTensor b(t, {80, 2}), db(t, {80, 2});
   const op_test::Scratch scratch(gated.workspace_bytes), gate_scratch(gate.workspace_bytes);
-  expect_none([&](Context& ctx) {
+  expect_no_allocation([&](Context& ctx) {
     conv1d_forward(ctx, conv, {wide_x, taps, {}, {}}, {wide_y, {}}, {});
     conv1d_backward(ctx, conv, {wide_x, wide_x, taps, {}, {}, {}}, {wide_y, taps, {}}, {});
     l2norm_forward(ctx, norm, {x}, {y, sums}, {});

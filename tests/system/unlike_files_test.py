@@ -25,6 +25,13 @@ class UnlikeFiles(TrainTest):
         shutil.copytree(pathlib.Path(k25_testing.corpus()).parent, self.folder / "corpus")
         return self.folder / "corpus" / "manifest.json"
 
+    def give_to_nobody(self):
+        """The run, and the config to read."""
+        if os.geteuid() == 0:
+            for path in [self.run_dir, *self.run_dir.rglob("*")]:
+                os.chown(path, 65534, 65534)
+        self.config_path.chmod(0o644)
+
     def as_nobody(self, *args):
         self.folder.chmod(0o777)
         program = self.folder / "k25"
@@ -79,12 +86,9 @@ class UnlikeFiles(TrainTest):
         changes = {"train.steps": 4, "checkpoint.every": 2, "checkpoint.keep": 9, "optim.schedule.kind": "constant"}
         manifest = self.reachable_corpus()
         self.assert_ok(self.train(changes, manifest=manifest))
-        if os.geteuid() == 0:
-            for path in [self.run_dir, *self.run_dir.rglob("*")]:
-                os.chown(path, 65534, 65534)
+        self.give_to_nobody()
         newest = self.run_dir / "checkpoints" / "step-000004"
         newest.chmod(0)
-        self.config_path.chmod(0o644)
         result = self.as_nobody("train", self.config_path)
         self.assert_ok(result)
         self.assertIn(f"{newest} is passed over: {newest}: k25 may not read it: Permission denied", result.stderr)
@@ -106,10 +110,7 @@ class UnlikeFiles(TrainTest):
     def test_checkpoints_that_cannot_be_saved_are_told_at_the_start(self):
         manifest = self.reachable_corpus()
         self.assert_ok(self.train({"train.steps": 2}, manifest=manifest))
-        if os.geteuid() == 0:
-            for path in [self.run_dir, *self.run_dir.rglob("*")]:
-                os.chown(path, 65534, 65534)
-        self.config_path.chmod(0o644)
+        self.give_to_nobody()
         checkpoints = self.run_dir / "checkpoints"
         checkpoints.chmod(0o555)
         result = self.as_nobody("train", self.config_path, "--set", "train.steps=900")
@@ -120,10 +121,7 @@ class UnlikeFiles(TrainTest):
     def test_no_checkpoint_that_may_be_read(self):
         manifest = self.reachable_corpus()
         self.assert_ok(self.train({"train.steps": 2}, manifest=manifest))
-        if os.geteuid() == 0:
-            for path in [self.run_dir, *self.run_dir.rglob("*")]:
-                os.chown(path, 65534, 65534)
-        self.config_path.chmod(0o644)
+        self.give_to_nobody()
         shard = self.shard(2)
         shard.chmod(0)
         result = self.as_nobody("train", self.config_path, "--set", "train.steps=3")

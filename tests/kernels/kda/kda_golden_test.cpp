@@ -15,6 +15,7 @@
 #include "kernels/kda/kda.h"
 #include "kernels/kda_gate/kda_gate.h"
 #include "kernels/l2norm/l2norm.h"
+#include "tests/golden/hashed.h"
 #include "tests/kernels/op_test.h"
 
 namespace k25::kernels {
@@ -26,16 +27,6 @@ using op_test::Scratch;
 
 constexpr std::int64_t kH = 1, kM = 2, kK = 4, kV = 3, kT = 70, kS = 3;
 constexpr DType kWide = DType::kFloat64;
-
-// The hash of the script: uniform in [-0.5, 0.5).
-double hashed(std::int64_t i, std::int64_t salt) {
-  auto x = static_cast<std::uint32_t>(static_cast<std::uint64_t>(i) * 2654435761ull +
-                                      static_cast<std::uint64_t>(salt) * 40503ull + 12345ull);
-  x ^= x >> 15;
-  x *= 2246822519u;
-  x ^= x >> 13;
-  return static_cast<double>(x) / 4294967296.0 - 0.5;
-}
 
 struct Layer {
   nlohmann::json table;

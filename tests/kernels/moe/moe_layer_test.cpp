@@ -12,22 +12,14 @@
 #include <utility>
 #include <vector>
 
+#include "tests/golden/hashed.h"
+
 namespace k25::moe_test {
 namespace {
 
 using op_test::all_near;
 using op_test::for_each_isa;
 using op_test::make_context;
-
-// The hash of the script: uniform in [-0.5, 0.5).
-double hashed(std::int64_t i, std::int64_t salt) {
-  auto x = static_cast<std::uint32_t>(static_cast<std::uint64_t>(i) * 2654435761ull +
-                                      static_cast<std::uint64_t>(salt) * 40503ull + 12345ull);
-  x ^= x >> 15;
-  x *= 2246822519u;
-  x ^= x >> 13;
-  return static_cast<double>(x) / 4294967296.0 - 0.5;
-}
 
 struct Pair {
   GuardedTensor* value;

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "parallel/comm/world.h"
+#include "tests/golden/hashed.h"
 #include "tests/trainer/model/small_batch.h"
 #include "trainer/model/model.h"
 #include "trainer/train/step.h"
@@ -18,16 +19,6 @@ namespace {
 
 using model_test::kB;
 using model_test::kT;
-
-// The hash of the script: uniform in [-0.5, 0.5).
-double hashed(std::int64_t i, std::int64_t salt) {
-  auto x = static_cast<std::uint32_t>(static_cast<std::uint64_t>(i) * 2654435761ull +
-                                      static_cast<std::uint64_t>(salt) * 40503ull + 12345ull);
-  x ^= x >> 15;
-  x *= 2246822519u;
-  x ^= x >> 13;
-  return static_cast<double>(x) / 4294967296.0 - 0.5;
-}
 
 class ModelGolden : public testing::TestWithParam<const char*> {};
 

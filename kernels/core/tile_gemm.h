@@ -1,8 +1,9 @@
 #pragma once
-// Products of attention tiles: C = A B or C += A B for operands that lie in the first caches.
+// Products of tiles, of attention and its kin: C = A B or C += A B for operands that lie in the
+// first caches; and the scratch that they lie in.
 //
 // A(m, k) may have any strides (its elements are broadcast), B and C have dense rows of a multiple
-// of kAttentionPad elements. Only for ISA sources.
+// of kReduceLanes elements. Only for ISA sources.
 //
 // Triangles. On the diagonal tile of causal attention a query sees no later key. These products
 // then read and multiply visible pairs only, so that what lies after a token (an infinity, say)
@@ -17,6 +18,25 @@
 #include "kernels/core/vector_math.h"
 
 namespace k25::kernels::K25_ISA {
+
+[[gnu::always_inline]] inline std::int64_t smaller(std::int64_t a, std::int64_t b) {
+  return a < b ? a : b;
+}
+/// To whole groups of kReduceLanes elements, the row lengths of the scratch.
+[[gnu::always_inline]] inline std::int64_t pad_up(std::int64_t n) {
+  return (n + kReduceLanes - 1) / kReduceLanes * kReduceLanes;
+}
+
+/// Hands out pieces of the scratch.
+template <class A>
+struct Bump {
+  A* next;
+  A* take(std::int64_t count) {
+    A* const piece = next;
+    next += count;
+    return piece;
+  }
+};
 
 enum class Triangle {
   kNone,
@@ -146,7 +166,7 @@ inline void tile_panel(const TileOperands<T>& o, std::int64_t m, std::int64_t m_
   }
 }
 
-/// C [m_count, n_count] from k_count steps; n_count a multiple of kAttentionPad. The triangles
+/// C [m_count, n_count] from k_count steps; n_count a multiple of kReduceLanes. The triangles
 /// kLower and kUpper need m_count == k_count.
 template <Triangle kTriangle, Store kStore, class T>
 inline void tile_gemm(const TileOperands<T>& o, std::int64_t m_count, std::int64_t n_count,
