@@ -14,6 +14,9 @@ import k25_testing
 from k25_testing import state_hash
 from train_testing import TrainTest, rank_pids, rewrite_manifest
 
+# Petabytes on each rank.
+FITS_NO_MACHINE = {"train.batch": 2048, "train.micro_batch": 1024, "data.sequence": 1 << 24, "model.ffn": 1 << 14,
+                   "data.validation": None}
 SMALL = {"train.steps": 4, "checkpoint.every": 2, "checkpoint.keep": 9}
 # The shared-memory files of Open MPI would meet the limit too.
 NO_SHARED_MEMORY = {"OMPI_MCA_btl": "self,tcp"}
@@ -176,7 +179,7 @@ class Damage(TrainTest):
         self.assert_error(k25_testing.run(["eval", folder]), 4, f"; '{run}' has no other checkpoint")
 
     def test_a_run_too_large_names_what_makes_it_smaller(self):
-        self.assert_error(self.train({"data.sequence": 1 << 24, "data.validation": None}), 2,
+        self.assert_error(self.train(FITS_NO_MACHINE), 2,
                           "Use more hosts, a smaller train.micro_batch or data.sequence, zero.reshard_after")
 
     def test_tensorboard_is_no_folder(self):
@@ -375,10 +378,8 @@ class Leftovers(TrainTest):
 
     def test_of_a_start_that_failed_are_none(self):
         nested = self.folder / "a" / "b" / "run"
-        huge = {"train.micro_batch": 4, "data.sequence": 1 << 24, "model.ffn": 1 << 14,
-                "data.validation": None}
         bad = {"corpus": ({"data.train": str(self.folder / "nowhere.json")}, 3, "nowhere.json"),
-               "memory": (huge, 2, "bytes on each rank, and"),
+               "memory": (FITS_NO_MACHINE, 2, "bytes on each rank, and"),
                "resume": ({"train.resume": "step:3"}, 4, "step:3")}
         for name, (changes, code, words) in bad.items():
             for run_dir in (nested, self.folder / "run"):
