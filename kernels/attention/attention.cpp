@@ -6,6 +6,7 @@
 
 #include "kernels/attention/attention_cpu.h"
 #include "kernels/attention/attention_cuda.h"
+#include "kernels/attention/attention_views.h"
 #include "kernels/core/buffer.h"
 #include "kernels/core/device.h"
 #include "kernels/core/operand.h"
@@ -59,15 +60,6 @@ void check_documents(const ConstTensor& doc_begin, const ConstTensor& doc_end,
       }
     }
   }
-}
-
-template <class T>
-HeadsView<const T> heads_view(const ConstTensor& t) {
-  return {t.data<T>(), t.stride(0), t.stride(1), t.stride(2)};
-}
-template <class T>
-HeadsView<T> heads_view(const Tensor& t) {
-  return {t.data<T>(), t.stride(0), t.stride(1), t.stride(2)};
 }
 
 /// Checks what both directions read; fills what both hand on.
