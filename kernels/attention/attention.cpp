@@ -27,8 +27,9 @@ Cut cut_of(const AttentionDesc& d) {
   cut.units = d.batch * d.kv_heads;
   cut.grain = std::max<std::int64_t>(1, (cut.units + kMaxSlots - 1) / kMaxSlots);
   cut.slots = (cut.units + cut.grain - 1) / cut.grain;
-  const std::int64_t padded_dim = align_up(d.head_dim, kAttentionPad);
-  const std::int64_t elements = attention_scratch_elements(d.tokens, padded_dim, kTile, kTile);
+  const std::int64_t elements =
+      attention_scratch_elements(d.tokens, align_up(d.head_dim, kAttentionPad),
+                                 align_up(d.value_dim, kAttentionPad), kTile, kTile);
   cut.slot_bytes = align_up(elements * dtype_bytes(accumulator_dtype(d.dtype)));
   return cut;
 }
@@ -70,13 +71,15 @@ AttentionArgs<T, A> common_args(const AttentionDesc& d, const In& in) {
   args.heads = d.heads;
   args.kv_heads = d.kv_heads;
   args.head_dim = d.head_dim;
+  args.value_dim = d.value_dim;
   args.padded_dim = align_up(d.head_dim, kAttentionPad);
+  args.padded_value_dim = align_up(d.value_dim, kAttentionPad);
   args.query_tile = args.key_tile = kTile;
   args.causal = d.masking == Masking::kCausal;
   args.scale = static_cast<A>(d.scale);
   args.q = heads_view<T>(in.q_BTHE);
   args.k = heads_view<T>(in.k_BTKE);
-  args.v = heads_view<T>(in.v_BTKE);
+  args.v = heads_view<T>(in.v_BTKV);
   if (in.doc_end_BT) {
     args.doc_end = in.doc_end_BT.template data<std::int32_t>();
     args.doc_stride = in.doc_end_BT.stride(0);
@@ -101,9 +104,10 @@ void check_inputs(const AttentionDesc& d, const In& in) {
   const std::string_view op = "attention";
   const auto like_q = {d.batch, d.tokens, d.heads, d.head_dim};
   const auto like_k = {d.batch, d.tokens, d.kv_heads, d.head_dim};
+  const auto like_v = {d.batch, d.tokens, d.kv_heads, d.value_dim};
   check_operand(op, "q", in.q_BTHE, d.dtype, like_q, Density::kRows, d.device);
   check_operand(op, "k", in.k_BTKE, d.dtype, like_k, Density::kRows, d.device);
-  check_operand(op, "v", in.v_BTKE, d.dtype, like_k, Density::kRows, d.device);
+  check_operand(op, "v", in.v_BTKV, d.dtype, like_v, Density::kRows, d.device);
   check_borders(d, in.doc_begin_BT, in.doc_end_BT, d.device);
 }
 
@@ -126,7 +130,7 @@ void forward_typed(Context& ctx, const AttentionDesc& d, const AttentionForwardI
                    const AttentionForwardOut& out, Workspace workspace) {
   Call<T, A> call{common_args<T, A>(d, in), cut_of(d), ctx.isa, static_cast<char*>(workspace.data)};
   AttentionArgs<T, A>& args = call.args;
-  args.out = heads_view<T>(out.out_BTHE);
+  args.out = heads_view<T>(out.out_BTHV);
   args.lse = out.lse_BHT.data<A>();
   args.lse_batch_stride = out.lse_BHT.stride(0);
   args.lse_head_stride = out.lse_BHT.stride(1);
@@ -144,11 +148,11 @@ void backward_typed(Context& ctx, const AttentionDesc& d, const AttentionBackwar
   args.lse = const_cast<A*>(in.lse_BHT.data<A>());
   args.lse_batch_stride = in.lse_BHT.stride(0);
   args.lse_head_stride = in.lse_BHT.stride(1);
-  args.saved_out = heads_view<T>(in.out_BTHE);
-  args.dout = heads_view<T>(in.dout_BTHE);
+  args.saved_out = heads_view<T>(in.out_BTHV);
+  args.dout = heads_view<T>(in.dout_BTHV);
   args.dq = heads_view<T>(out.dq_BTHE);
   args.dk = heads_view<T>(out.dk_BTKE);
-  args.dv = heads_view<T>(out.dv_BTKE);
+  args.dv = heads_view<T>(out.dv_BTKV);
   const auto* const c = &call;
   parallel_for(ctx.threads, c->cut.units, c->cut.grain, [c](std::int64_t begin, std::int64_t end) {
     K25_ISA_CALL(c->isa, attention_backward_cpu, c->args, begin, end, c->slot(begin));
@@ -157,6 +161,9 @@ void backward_typed(Context& ctx, const AttentionDesc& d, const AttentionBackwar
 
 /// What only the GPU asks for.
 void check_cuda(const AttentionDesc& d) {
+  K25_CHECK(d.value_dim == d.head_dim, "attention: value_dim " + std::to_string(d.value_dim) +
+                                           " on the GPU, where it must equal head_dim, " +
+                                           std::to_string(d.head_dim));
   K25_CHECK(d.head_dim <= kAttentionCudaMaxHeadDim,
             "attention: head_dim " + std::to_string(d.head_dim) + " on the GPU, at most " +
                 std::to_string(kAttentionCudaMaxHeadDim));
@@ -192,6 +199,9 @@ AttentionPlan attention_plan(const AttentionDesc& desc) {
   check_float_dtype("attention", d.dtype, d.device);
   K25_CHECK(std::isfinite(d.scale) && d.scale >= 0,
             "attention: scale must be positive, or 0 for 1 / sqrt(head_dim)");
+  if (d.value_dim == 0) d.value_dim = d.head_dim;
+  K25_CHECK(d.value_dim > 0,
+            "attention: value_dim " + std::to_string(d.value_dim) + " must be positive");
   if (d.scale == 0) d.scale = 1.0 / std::sqrt(static_cast<double>(d.head_dim));
   plan.query_tile = plan.key_tile = kTile;
   if (d.device == Device::kCuda) {
@@ -202,7 +212,7 @@ AttentionPlan attention_plan(const AttentionDesc& desc) {
     plan.workspace_bytes = Bytes{d.tokens > 0 ? cut.slots * cut.slot_bytes : 0};
   }
   const std::int64_t rows = d.batch * d.tokens * d.heads;
-  plan.saved_bytes = Bytes{rows * d.head_dim * dtype_bytes(d.dtype) +
+  plan.saved_bytes = Bytes{rows * d.value_dim * dtype_bytes(d.dtype) +
                            rows * dtype_bytes(accumulator_dtype(d.dtype))};
   return plan;
 }
@@ -212,7 +222,7 @@ void attention_forward(Context& ctx, const AttentionPlan& plan, const AttentionF
   const AttentionDesc& d = plan.desc;
   const std::string_view op = "attention";
   check_inputs(d, in);
-  check_operand(op, "out", out.out_BTHE, d.dtype, {d.batch, d.tokens, d.heads, d.head_dim},
+  check_operand(op, "out", out.out_BTHV, d.dtype, {d.batch, d.tokens, d.heads, d.value_dim},
                 Density::kRows, d.device);
   check_operand(op, "lse", out.lse_BHT, accumulator_dtype(d.dtype), {d.batch, d.heads, d.tokens},
                 Density::kRows, d.device);
@@ -238,13 +248,15 @@ void attention_backward(Context& ctx, const AttentionPlan& plan, const Attention
   check_inputs(d, in);
   const auto like_q = {d.batch, d.tokens, d.heads, d.head_dim};
   const auto like_k = {d.batch, d.tokens, d.kv_heads, d.head_dim};
-  check_operand(op, "out", in.out_BTHE, d.dtype, like_q, Density::kRows, d.device);
+  const auto like_v = {d.batch, d.tokens, d.kv_heads, d.value_dim};
+  const auto like_out = {d.batch, d.tokens, d.heads, d.value_dim};
+  check_operand(op, "out", in.out_BTHV, d.dtype, like_out, Density::kRows, d.device);
   check_operand(op, "lse", in.lse_BHT, accumulator_dtype(d.dtype), {d.batch, d.heads, d.tokens},
                 Density::kRows, d.device);
-  check_operand(op, "dout", in.dout_BTHE, d.dtype, like_q, Density::kRows, d.device);
+  check_operand(op, "dout", in.dout_BTHV, d.dtype, like_out, Density::kRows, d.device);
   check_operand(op, "dq", out.dq_BTHE, d.dtype, like_q, Density::kRows, d.device);
   check_operand(op, "dk", out.dk_BTKE, d.dtype, like_k, Density::kRows, d.device);
-  check_operand(op, "dv", out.dv_BTKE, d.dtype, like_k, Density::kRows, d.device);
+  check_operand(op, "dv", out.dv_BTKV, d.dtype, like_v, Density::kRows, d.device);
   check_workspace(op, workspace, plan.workspace_bytes);
   if (d.batch * d.tokens == 0) return;
   if constexpr (kWithCuda) {

@@ -2,11 +2,11 @@
 // Softmax attention in tiles, grouped-query, with document boundaries; no T x T matrix exists.
 //
 // Legend  B sequences, T tokens each, H query heads, K key/value heads (H a multiple of K),
-//         E head dim.
-//         q, out, dout, dq: [B, T, H, E]; k, v, dk, dv: [B, T, K, E]; one dtype (fp32, bf16, fp64);
-//         E dense, other strides free. lse: [B, H, T] fp32 (fp64 for fp64).
-//         doc_begin, doc_end: [B, T] int32, the document [begin, end) that token t belongs to,
-//         begin <= t < end. Absent: each sequence is one document.
+//         E head dim of queries and keys, V of values (latent attention has V < E).
+//         q, dq: [B, T, H, E]; k, dk: [B, T, K, E]; v, dv: [B, T, K, V]; out, dout: [B, T, H, V];
+//         one dtype (fp32, bf16, fp64); last dimension dense, other strides free. lse: [B, H, T]
+//         fp32 (fp64 for fp64). doc_begin, doc_end: [B, T] int32, the document [begin, end) that
+//         token t belongs to, begin <= t < end. Absent: each sequence is one document.
 // Formula  p_ij = softmax_j(scale q_i . k_j) over the keys visible from i: doc_begin_i <= j <= i
 //         when causal, doc_begin_i <= j < doc_end_i otherwise; out_i = sum_j p_ij v_j;
 //         lse_i = log sum_j exp(scale q_i . k_j), natural logarithm.
@@ -22,8 +22,9 @@
 //         hidden (another document, a later key) is multiplied by 0: no NaN leaks.
 // Numerics  scores, softmax and sums in fp32 for fp32 and bf16 storage; fixed order of tiles.
 // Devices  all operands on desc.device. CPU: any dtype and head dim. GPU: fp32 (plain fma) and bf16
-//         (tensor cores: p and dp are rounded to bf16 before they weigh rows), head_dim <= 256, at
-//         most 2^30 tokens a sequence; no atomics: bits depend on the shape and the GPU alone.
+//         (tensor cores: p and dp are rounded to bf16 before they weigh rows), head_dim <= 256,
+//         V = E, at most 2^30 tokens a sequence; no atomics: bits depend on the shape and the GPU
+//         alone.
 // Aliasing  outputs overlap no input.
 // Errors  kUsage naming sequence, token and document unless doc_begin <= t < doc_end within the
 //         sequence and all tokens of a document agree; both arrays or neither. On the GPU borders
@@ -49,6 +50,7 @@ enum class AttentionImplementation : std::uint8_t {
 
 struct AttentionDesc {
   std::int64_t batch = 0, tokens = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  std::int64_t value_dim = 0;  ///< 0 means head_dim
   Masking masking = Masking::kCausal;
   double scale = 0.0;  ///< 0 means 1 / sqrt(head_dim)
   DType dtype = DType::kFloat32;
@@ -64,16 +66,16 @@ struct AttentionPlan {
 };
 
 struct AttentionForwardIn {
-  ConstTensor q_BTHE, k_BTKE, v_BTKE, doc_begin_BT, doc_end_BT;
+  ConstTensor q_BTHE, k_BTKE, v_BTKV, doc_begin_BT, doc_end_BT;
 };
 struct AttentionForwardOut {
-  Tensor out_BTHE, lse_BHT;
+  Tensor out_BTHV, lse_BHT;
 };
 struct AttentionBackwardIn {
-  ConstTensor q_BTHE, k_BTKE, v_BTKE, doc_begin_BT, doc_end_BT, out_BTHE, lse_BHT, dout_BTHE;
+  ConstTensor q_BTHE, k_BTKE, v_BTKV, doc_begin_BT, doc_end_BT, out_BTHV, lse_BHT, dout_BTHV;
 };
 struct AttentionBackwardOut {
-  Tensor dq_BTHE, dk_BTKE, dv_BTKE;
+  Tensor dq_BTHE, dk_BTKE, dv_BTKV;
 };
 
 AttentionPlan attention_plan(const AttentionDesc& desc);

@@ -22,7 +22,8 @@ struct HeadsView {
 /// One call, both directions. T is the storage, A the arithmetic type.
 template <class T, class A>
 struct AttentionArgs {
-  std::int64_t tokens = 0, heads = 0, kv_heads = 0, head_dim = 0, padded_dim = 0;
+  std::int64_t tokens = 0, heads = 0, kv_heads = 0;
+  std::int64_t head_dim = 0, value_dim = 0, padded_dim = 0, padded_value_dim = 0;
   std::int64_t query_tile = 0, key_tile = 0;
   bool causal = true;
   A scale = 1;
@@ -43,9 +44,11 @@ inline constexpr std::int64_t kAttentionPad = 16;  ///< row lengths of the scrat
 
 /// Scratch of one worker, in elements of the arithmetic type; the larger direction.
 constexpr std::int64_t attention_scratch_elements(std::int64_t tokens, std::int64_t padded_dim,
+                                                  std::int64_t padded_value_dim,
                                                   std::int64_t query_tile, std::int64_t key_tile) {
   const std::int64_t padded_tokens = (tokens + key_tile - 1) / key_tile * key_tile;
-  return 5 * padded_tokens * padded_dim + 3 * query_tile * padded_dim + 2 * query_tile * key_tile +
+  return padded_tokens * (3 * padded_dim + 2 * padded_value_dim) +
+         query_tile * (2 * padded_dim + padded_value_dim) + 2 * query_tile * key_tile +
          query_tile * (kAttentionPad + 3);
 }
 

@@ -147,7 +147,7 @@ CudaAttentionArgs<T> common_args(const AttentionDesc& d, const In& in) {
   x.scale = static_cast<float>(d.scale);
   x.q = heads_view<const T>(in.q_BTHE);
   x.k = heads_view<const T>(in.k_BTKE);
-  x.v = heads_view<const T>(in.v_BTKE);
+  x.v = heads_view<const T>(in.v_BTKV);
   if (in.doc_begin_BT) {
     x.doc_begin = in.doc_begin_BT.template data<std::int32_t>();
     x.doc_end = in.doc_end_BT.template data<std::int32_t>();
@@ -174,7 +174,7 @@ template <class T>
 void forward_typed(Context& ctx, const AttentionDesc& d, const AttentionForwardIn& in,
                    const AttentionForwardOut& out, Workspace workspace) {
   auto x = common_args<T>(d, in);
-  x.out = heads_view<T>(out.out_BTHE);
+  x.out = heads_view<T>(out.out_BTHV);
   x.lse = out.lse_BHT.data<float>();
   x.lse_batch_stride = out.lse_BHT.stride(0);
   x.lse_head_stride = out.lse_BHT.stride(1);
@@ -189,11 +189,11 @@ void backward_typed(Context& ctx, const AttentionDesc& d, const AttentionBackwar
   x.lse = const_cast<float*>(in.lse_BHT.data<float>());
   x.lse_batch_stride = in.lse_BHT.stride(0);
   x.lse_head_stride = in.lse_BHT.stride(1);
-  x.saved_out = heads_view<const T>(in.out_BTHE);
-  x.dout = heads_view<const T>(in.dout_BTHE);
+  x.saved_out = heads_view<const T>(in.out_BTHV);
+  x.dout = heads_view<const T>(in.dout_BTHV);
   x.dq = heads_view<T>(out.dq_BTHE);
   x.dk = heads_view<T>(out.dk_BTKE);
-  x.dv = heads_view<T>(out.dv_BTKE);
+  x.dv = heads_view<T>(out.dv_BTKV);
   x.delta =
       reinterpret_cast<float*>(static_cast<char*>(workspace.data) + attention_list_bytes_cuda(d).n);
   launch_deltas(ctx, x);

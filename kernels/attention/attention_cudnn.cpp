@@ -52,7 +52,7 @@ bool whole_words(const ConstTensor& t) {
 
 template <class In>
 const char* operand_refusal(const In& in, const ConstTensor& out, const ConstTensor& lse) {
-  const bool words = whole_words(in.q_BTHE) && whole_words(in.k_BTKE) && whole_words(in.v_BTKE) &&
+  const bool words = whole_words(in.q_BTHE) && whole_words(in.k_BTKE) && whole_words(in.v_BTKV) &&
                      whole_words(out);
   if (!words) return "cuDNN needs operands whose rows start at multiples of 16 bytes";
   return lse.is_contiguous() ? nullptr : "cuDNN needs lse without gaps";
@@ -73,7 +73,7 @@ AttentionEngineKey key_of(const AttentionDesc& d, AttentionDirection direction,
                          .head_dim = d.head_dim,
                          .q = strides_of(in.q_BTHE),
                          .k = strides_of(in.k_BTKE),
-                         .v = strides_of(in.v_BTKE),
+                         .v = strides_of(in.v_BTKV),
                          .out = strides_of(out)};
   if (in.doc_begin_BT) {
     key.document_stride = std::max<std::int64_t>(in.doc_begin_BT.stride(0), d.tokens);
@@ -170,7 +170,7 @@ class Bindings {
   void add_inputs(const In& in, std::int64_t first) {
     add(CudnnOperand::kQ, in.q_BTHE, first);
     add(CudnnOperand::kK, in.k_BTKE, first);
-    add(CudnnOperand::kV, in.v_BTKE, first);
+    add(CudnnOperand::kV, in.v_BTKV, first);
     if (in.doc_begin_BT) add(CudnnOperand::kDocBegin, in.doc_begin_BT, first);
   }
   void add_one() { add(CudnnOperand::kOne, &one_); }
@@ -192,14 +192,14 @@ const char* attention_forward_cudnn(Context& ctx, const AttentionDesc& d,
                                     const AttentionForwardIn& in, const AttentionForwardOut& out,
                                     Workspace workspace) {
   if (ctx.attention_engines == nullptr) return kNoTable;
-  if (const char* why = operand_refusal(in, out.out_BTHE, out.lse_BHT)) return why;
-  const AttentionEngineKey key = key_of(d, AttentionDirection::kForward, d.batch, in, out.out_BTHE);
+  if (const char* why = operand_refusal(in, out.out_BTHV, out.lse_BHT)) return why;
+  const AttentionEngineKey key = key_of(d, AttentionDirection::kForward, d.batch, in, out.out_BTHV);
   const AttentionEngine* const engine = engine_for(ctx, key, kCudnnSlack);
   if (engine == nullptr) return kNoEngine;
   use_stream(ctx);
   Bindings bindings(d.scale);
   bindings.add_inputs(in, 0);
-  bindings.add(CudnnOperand::kOut, out.out_BTHE);
+  bindings.add(CudnnOperand::kOut, out.out_BTHV);
   bindings.add(CudnnOperand::kLse, out.lse_BHT);
   engine->graph.run(ctx.cudnn, bindings.get(), library_scratch(workspace, {}));
   return nullptr;
@@ -209,17 +209,17 @@ const char* attention_backward_cudnn(Context& ctx, const AttentionDesc& d,
                                      const AttentionBackwardIn& in, const AttentionBackwardOut& out,
                                      Workspace workspace) {
   if (ctx.attention_engines == nullptr) return kNoTable;
-  if (const char* why = operand_refusal(in, in.out_BTHE, in.lse_BHT)) return why;
-  if (!whole_words(in.dout_BTHE) || !whole_words(out.dq_BTHE) || !whole_words(out.dk_BTKE) ||
-      !whole_words(out.dv_BTKE)) {
+  if (const char* why = operand_refusal(in, in.out_BTHV, in.lse_BHT)) return why;
+  if (!whole_words(in.dout_BTHV) || !whole_words(out.dq_BTHE) || !whole_words(out.dk_BTKE) ||
+      !whole_words(out.dv_BTKV)) {
     return "cuDNN needs gradients whose rows start at multiples of 16 bytes";
   }
   const std::int64_t piece = cudnn_backward_piece(d);
-  AttentionEngineKey key = key_of(d, AttentionDirection::kBackward, piece, in, in.out_BTHE);
-  key.dout = strides_of(in.dout_BTHE);
+  AttentionEngineKey key = key_of(d, AttentionDirection::kBackward, piece, in, in.out_BTHV);
+  key.dout = strides_of(in.dout_BTHV);
   key.dq = strides_of(out.dq_BTHE);
   key.dk = strides_of(out.dk_BTKE);
-  key.dv = strides_of(out.dv_BTKE);
+  key.dv = strides_of(out.dv_BTKV);
   const Bytes limit{cudnn_backward_bytes(d, piece).n + kCudnnSlack.n};
   const AttentionEngine* const engine = engine_for(ctx, key, limit);
   if (engine == nullptr) return kNoEngine;
@@ -227,12 +227,12 @@ const char* attention_backward_cudnn(Context& ctx, const AttentionDesc& d,
   for (std::int64_t first = 0; first < d.batch; first += piece) {
     Bindings bindings(d.scale);
     bindings.add_inputs(in, first);
-    bindings.add(CudnnOperand::kOut, in.out_BTHE, first);
+    bindings.add(CudnnOperand::kOut, in.out_BTHV, first);
     bindings.add(CudnnOperand::kLse, in.lse_BHT, first);
-    bindings.add(CudnnOperand::kDout, in.dout_BTHE, first);
+    bindings.add(CudnnOperand::kDout, in.dout_BTHV, first);
     bindings.add(CudnnOperand::kDq, out.dq_BTHE, first);
     bindings.add(CudnnOperand::kDk, out.dk_BTKE, first);
-    bindings.add(CudnnOperand::kDv, out.dv_BTKE, first);
+    bindings.add(CudnnOperand::kDv, out.dv_BTKV, first);
     bindings.add(CudnnOperand::kDelta, workspace.data);
     bindings.add_one();
     engine->graph.run(ctx.cudnn, bindings.get(),

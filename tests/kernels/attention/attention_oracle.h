@@ -40,6 +40,10 @@ struct Naive {
   std::vector<double> out, lse, dq, dk, dv;
 };
 
+inline std::int64_t value_dim(const AttentionDesc& d) {
+  return d.value_dim != 0 ? d.value_dim : d.head_dim;
+}
+
 /// Operands of one problem. Without documents each sequence is one.
 struct Problem {
   AttentionDesc desc;
@@ -51,13 +55,13 @@ struct Problem {
         documents(std::move(docs)),
         q(d.dtype, {d.batch, d.tokens, d.heads, d.head_dim}, layout),
         k(d.dtype, {d.batch, d.tokens, d.kv_heads, d.head_dim}, layout),
-        v(d.dtype, {d.batch, d.tokens, d.kv_heads, d.head_dim}, layout),
-        out(d.dtype, {d.batch, d.tokens, d.heads, d.head_dim}, layout),
+        v(d.dtype, {d.batch, d.tokens, d.kv_heads, value_dim(d)}, layout),
+        out(d.dtype, {d.batch, d.tokens, d.heads, value_dim(d)}, layout),
         lse(lse_type(), {d.batch, d.heads, d.tokens}, layout),
-        dout(d.dtype, {d.batch, d.tokens, d.heads, d.head_dim}, layout),
+        dout(d.dtype, {d.batch, d.tokens, d.heads, value_dim(d)}, layout),
         dq(d.dtype, {d.batch, d.tokens, d.heads, d.head_dim}, layout),
         dk(d.dtype, {d.batch, d.tokens, d.kv_heads, d.head_dim}, layout),
-        dv(d.dtype, {d.batch, d.tokens, d.kv_heads, d.head_dim}, layout),
+        dv(d.dtype, {d.batch, d.tokens, d.kv_heads, value_dim(d)}, layout),
         doc_begin(DType::kInt32, {d.batch, d.tokens}, layout),
         doc_end(DType::kInt32, {d.batch, d.tokens}, layout) {
     q.set(op_test::random_values("q", q.count(), -2, 2));
@@ -124,11 +128,12 @@ Naive Problem::naive() const {
   using std::log;
   const AttentionDesc& d = desc;
   const double scale = d.scale != 0 ? d.scale : 1 / std::sqrt(static_cast<double>(d.head_dim));
-  const std::int64_t group = d.heads / d.kv_heads, dim = d.head_dim;
+  const std::int64_t group = d.heads / d.kv_heads, dim = d.head_dim, width = value_dim(d);
   const auto size = [](const GuardedTensor& t) { return static_cast<std::size_t>(t.count()); };
-  std::vector<S> o(size(q)), l(size(lse)), gq(size(q), S(0)), gk(size(k), S(0)), gv(size(v), S(0));
-  const auto at = [&](std::int64_t b, std::int64_t t, std::int64_t h, std::int64_t heads) {
-    return ((b * d.tokens + t) * heads + h) * dim;
+  std::vector<S> o(size(out)), l(size(lse));
+  std::vector<S> gq(size(q), S(0)), gk(size(k), S(0)), gv(size(v), S(0));
+  const auto row = [&](std::int64_t b, std::int64_t t, std::int64_t h, std::int64_t heads) {
+    return (b * d.tokens + t) * heads + h;
   };
   const auto value = [](const GuardedTensor& t, std::int64_t i) {
     return static_cast<S>(t.get(i));
@@ -138,11 +143,12 @@ Naive Problem::naive() const {
     for (std::int64_t h = 0; h < d.heads; ++h) {
       for (std::int64_t i = 0; i < d.tokens; ++i) {
         const auto [first, end] = visible(b, i);
-        const std::int64_t qi = at(b, i, h, d.heads);
+        const std::int64_t query = row(b, i, h, d.heads);
+        const std::int64_t qi = query * dim, oi = query * width;
         std::vector<S> p(index(end - first));
         double largest = -HUGE_VAL;
         for (std::int64_t j = first; j < end; ++j) {
-          const std::int64_t kj = at(b, j, h / group, d.kv_heads);
+          const std::int64_t kj = row(b, j, h / group, d.kv_heads) * dim;
           S s(0);
           for (std::int64_t e = 0; e < dim; ++e) s += value(q, qi + e) * value(k, kj + e);
           p[index(j - first)] = s * S(scale);
@@ -153,22 +159,25 @@ Naive Problem::naive() const {
         for (S& x : p) x = x / sum;
         l[index((b * d.heads + h) * d.tokens + i)] = S(largest) + log(sum);
         S delta(0);
-        for (std::int64_t e = 0; e < dim; ++e) {
+        for (std::int64_t e = 0; e < width; ++e) {
           S total(0);
           for (std::int64_t j = first; j < end; ++j) {
-            total += p[index(j - first)] * value(v, at(b, j, h / group, d.kv_heads) + e);
+            total += p[index(j - first)] * value(v, row(b, j, h / group, d.kv_heads) * width + e);
           }
-          o[index(qi + e)] = total;
-          delta += value(dout, qi + e) * total;
+          o[index(oi + e)] = total;
+          delta += value(dout, oi + e) * total;
         }
         for (std::int64_t j = first; j < end; ++j) {
-          const std::int64_t kj = at(b, j, h / group, d.kv_heads);
+          const std::int64_t key = row(b, j, h / group, d.kv_heads);
+          const std::int64_t kj = key * dim, vj = key * width;
           const S pj = p[index(j - first)];
           S dp(0);
-          for (std::int64_t e = 0; e < dim; ++e) dp += value(dout, qi + e) * value(v, kj + e);
+          for (std::int64_t e = 0; e < width; ++e) {
+            dp += value(dout, oi + e) * value(v, vj + e);
+            gv[index(vj + e)] += pj * value(dout, oi + e);
+          }
           const S ds = pj * (dp - delta) * S(scale);
           for (std::int64_t e = 0; e < dim; ++e) {
-            gv[index(kj + e)] += pj * value(dout, qi + e);
             gk[index(kj + e)] += ds * value(q, qi + e);
             gq[index(qi + e)] += ds * value(k, kj + e);
           }

@@ -85,6 +85,19 @@ TEST(Attention, HeadDimensions) {
   });
 }
 
+// As in latent attention, whose keys carry positions besides what values have.
+TEST(Attention, ValuesOfAnotherWidth) {
+  for_each_isa([](Context& ctx) {
+    for (const auto& [dim, value_dim] : {std::pair{192, 128}, {5, 3}, {3, 40}, {24, 16}}) {
+      SCOPED_TRACE(std::to_string(dim) + ", " + std::to_string(value_dim));
+      AttentionDesc d = desc_of(2, kTile + 9, 4, 2, dim);
+      d.value_dim = value_dim;
+      Problem p(d, {{20, kTile - 11}, {kTile + 9}}, {3, 1});
+      expect_exact(ctx, p);
+    }
+  });
+}
+
 TEST(Attention, HeadGroups) {
   for_each_isa([](Context& ctx) {
     for (const auto& [heads, kv_heads] : {std::pair{3, 3}, {4, 1}, {8, 2}, {1, 1}}) {
@@ -241,6 +254,13 @@ TEST(Attention, BadPlans) {
   EXPECT_TRUE(refused(desc_of(1, -4, 1, 1, 8), "tokens -4"));
   EXPECT_TRUE(refused(desc_of(1, 4, 1, 1, 8, DType::kInt32), "int32"));
   AttentionDesc d = desc_of(1, 4, 1, 1, 8);
+  d.value_dim = -2;
+  EXPECT_TRUE(refused(d, "value_dim -2 must be positive"));
+  d.value_dim = 4;
+  d.dtype = DType::kFloat32;
+  d.device = Device::kCuda;
+  EXPECT_TRUE(refused(d, "value_dim 4 on the GPU, where it must equal head_dim, 8"));
+  d = desc_of(1, 4, 1, 1, 8);
   d.scale = -1;
   EXPECT_TRUE(refused(d, "scale"));
   d.scale = std::nan("");
@@ -306,7 +326,7 @@ TEST(Attention, BadOperands) {
   changed.q_BTHE = p.k;
   EXPECT_TRUE(refused(changed, out, enough, "q is fp32 [2, 6, 2, 8], expected fp32 [2, 6, 4, 8]"));
   changed = in;
-  changed.v_BTKE = {};
+  changed.v_BTKV = {};
   EXPECT_TRUE(refused(changed, out, enough, "v is missing"));
   changed = in;
   changed.k_BTKE = p.q.tensor().slice(3, 0, 4).split_dim(2, 2, 2);
