@@ -31,6 +31,12 @@ struct Slice {
   Init init;
 };
 
+/// How the block that owns a parameter forms its gradient.
+enum class GradientStart : std::uint8_t {
+  kZeros,    ///< adds to zeros
+  kWritten,  ///< writes every element first, whatever was there (ZeroStore::gradient_state)
+};
+
 struct ParameterSpec {
   std::string name;                 ///< "layers.3.attention.qkv"
   std::vector<std::int64_t> shape;  ///< row-major
@@ -42,6 +48,7 @@ struct ParameterSpec {
   bool frozen = false;
   std::string tied_to;        ///< name of the parameter whose storage this one shares
   std::vector<Slice> slices;  ///< tile dimension 0; at least one
+  GradientStart gradient_start = GradientStart::kZeros;
 
   std::int64_t numel() const {
     std::int64_t n = 1;

@@ -86,6 +86,16 @@ void zero_rows(const Tensor& t) {
   }
 }
 
+/// dweight where no row has a label: the product over no rows.
+void finish_unwritten(Context& ctx, const CrossEntropyDesc& d, const Tensor& dweight_VD,
+                      Accumulate dweight_mode) {
+  if (!dweight_VD) return;
+  const Tensor dz(nullptr, d.dtype, {0, d.vocab}, d.device);
+  const Tensor x(nullptr, d.dtype, {0, d.hidden}, d.device);
+  gemm_forward(ctx, gemm_plan(dweight_gemm(d, 0, d.vocab, dweight_mode)), {dz, x}, {dweight_VD},
+               {});
+}
+
 template <class T, class A>
 void forward_tile(TileRun<T, A>& run, const CrossEntropyPass& pass, std::int64_t begin) {
   const CrossEntropyDesc& d = run.plan.desc;
@@ -100,7 +110,8 @@ void forward_tile(TileRun<T, A>& run, const CrossEntropyPass& pass, std::int64_t
 }
 
 template <class T, class A>
-void backward_tile(TileRun<T, A>& run, const CrossEntropyPass& pass, std::int64_t begin) {
+void backward_tile(TileRun<T, A>& run, const CrossEntropyPass& pass, std::int64_t begin,
+                   Accumulate& dweight_mode) {
   const CrossEntropyDesc& d = run.plan.desc;
   const Tensor dx = pass.dx_ND.slice(0, begin, begin + run.rows);
   if (std::all_of(run.tile.label, run.tile.label + run.rows,
@@ -117,8 +128,10 @@ void backward_tile(TileRun<T, A>& run, const CrossEntropyPass& pass, std::int64_
     const auto accumulate = v == 0 ? Accumulate::kOverwrite : Accumulate::kAdd;
     run.gemm(dx_gemm(d, run.rows, cols, accumulate), dz, pass.weight_VD.slice(0, v, v + cols), sum);
     if (!pass.dweight_VD) continue;
-    run.gemm(dweight_gemm(d, run.rows, cols), dz, run.x, pass.dweight_VD.slice(0, v, v + cols));
+    run.gemm(dweight_gemm(d, run.rows, cols, dweight_mode), dz, run.x,
+             pass.dweight_VD.slice(0, v, v + cols));
   }
+  dweight_mode = Accumulate::kAdd;
   if constexpr (!std::is_same_v<T, A>) {
     K25_ISA_CALL(run.ctx.isa, round_rows, sum.template data<A>(), sum.stride(0),
                  dx.template data<T>(), dx.stride(0), d.hidden, std::int64_t{0}, run.rows);
@@ -128,13 +141,15 @@ void backward_tile(TileRun<T, A>& run, const CrossEntropyPass& pass, std::int64_
 template <class T, class A>
 void run_typed(Context& ctx, const CrossEntropyPlan& plan, const CrossEntropyPass& pass,
                const CrossEntropyScratch& scratch) {
+  Accumulate dweight_mode = pass.dweight_mode;  // of the next tile with a label
   for (std::int64_t begin = 0; begin < plan.desc.rows; begin += plan.row_tile) {
     const std::int64_t end = std::min(begin + plan.row_tile, plan.desc.rows);
     auto run =
         tile_run<T, A>(ctx, plan, scratch, pass.x_ND, pass.weight_VD, pass.label_N, begin, end);
     if (pass.nll_N) forward_tile(run, pass, begin);
-    if (pass.dx_ND) backward_tile(run, pass, begin);
+    if (pass.dx_ND) backward_tile(run, pass, begin, dweight_mode);
   }
+  finish_unwritten(ctx, plan.desc, pass.dweight_VD, dweight_mode);
 }
 
 void check_pass(const CrossEntropyPlan& plan, const CrossEntropyPass& pass, Workspace workspace) {
@@ -170,7 +185,7 @@ void run_pass(Context& ctx, const CrossEntropyPlan& plan, const CrossEntropyPass
               Workspace workspace) {
   const CrossEntropyDesc& d = plan.desc;
   check_pass(plan, pass, workspace);
-  if (d.rows == 0) return;
+  if (d.rows == 0) return finish_unwritten(ctx, d, pass.dweight_VD, pass.dweight_mode);
   if constexpr (kWithCuda) {
     if (d.device == Device::kCuda) return cross_entropy_cuda(ctx, plan, pass, workspace);
   }
@@ -244,7 +259,8 @@ void cross_entropy_backward(Context& ctx, const CrossEntropyPlan& plan,
             .label_N = in.label_N,
             .known_lse_N = in.lse_N,
             .dx_ND = out.dx_ND,
-            .dweight_VD = out.dweight_VD},
+            .dweight_VD = out.dweight_VD,
+            .dweight_mode = out.dweight_mode},
            workspace);
 }
 
@@ -263,7 +279,8 @@ void cross_entropy_train(Context& ctx, const CrossEntropyPlan& plan,
             .argmax_N = out.argmax_N,
             .known_lse_N = out.lse_N,
             .dx_ND = out.dx_ND,
-            .dweight_VD = out.dweight_VD},
+            .dweight_VD = out.dweight_VD,
+            .dweight_mode = out.dweight_mode},
            workspace);
 }
 

@@ -3,12 +3,13 @@
 //
 // Legend  N rows, D hidden, V vocabulary. x, dx: [N, D] and weight: [V, D] of one dtype (fp32,
 //         bf16, fp64). label: [N] int32; kIgnoredLabel marks a row without a label. nll, lse: [N]
-//         fp32 (fp64). argmax: [N] int32. dweight: [V, D] fp32 (fp64), accumulated into.
+//         fp32 (fp64). argmax: [N] int32. dweight: [V, D] fp32 (fp64).
 // Formula  z = x weight^T;  lse_n = log sum_v exp(z_nv);
 //         nll_n = lse_n - z_{n, label}, 0 if ignored.
 //         argmax_n = the v with the largest z_nv, ties to the lowest v; for every row.
 // Backward  of sum_n nll_n:  dz_nv = exp(z_nv - lse_n) - [v = label_n], 0 for ignored rows;
-//         dx = dz weight (overwritten);  dweight += dz^T x. z is recomputed chunk by chunk.
+//         dx = dz weight (overwritten);  dweight += dz^T x, or with kOverwrite = dz^T x. z is
+//         recomputed chunk by chunk.
 // Numerics  z, softmax and sums in fp32 for fp32 and bf16 storage; dz is rounded to x's dtype
 //         before the two products. Chunks in order.
 // Training  cross_entropy_train is forward and backward in one: where a chunk holds the whole
@@ -25,6 +26,7 @@
 
 #include "kernels/core/context.h"
 #include "kernels/core/tensor.h"
+#include "kernels/gemm/gemm.h"
 
 namespace k25::kernels {
 
@@ -53,11 +55,13 @@ struct CrossEntropyBackwardIn {
 };
 struct CrossEntropyBackwardOut {
   Tensor dx_ND, dweight_VD;  ///< dweight optional (frozen head)
+  Accumulate dweight_mode = Accumulate::kAdd;
 };
 
 struct CrossEntropyTrainOut {
   Tensor nll_N, lse_N, argmax_N;  ///< argmax optional
   Tensor dx_ND, dweight_VD;       ///< as CrossEntropyBackwardOut
+  Accumulate dweight_mode = Accumulate::kAdd;
 };
 
 CrossEntropyPlan cross_entropy_plan(const CrossEntropyDesc& desc);

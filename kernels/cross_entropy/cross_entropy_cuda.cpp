@@ -75,7 +75,8 @@ void backward_tile(TileRun& run, const CrossEntropyPass& pass, std::int64_t begi
     run.gemm(dx_gemm(d, run.tile.rows, cols, accumulate), dz, pass.weight_VD.slice(0, v, v + cols),
              sum);
     if (!pass.dweight_VD) continue;
-    run.gemm(dweight_gemm(d, run.tile.rows, cols), dz, run.x,
+    const auto mode = begin == 0 ? pass.dweight_mode : Accumulate::kAdd;
+    run.gemm(dweight_gemm(d, run.tile.rows, cols, mode), dz, run.x,
              pass.dweight_VD.slice(0, v, v + cols));
   }
   if (run.scratch.dx) round_rows_cuda(run.ctx, sum, dx, Accumulate::kOverwrite);

@@ -33,7 +33,8 @@ GemmDesc dx_gemm(const CrossEntropyDesc& d, std::int64_t rows, std::int64_t cols
   return g;
 }
 
-GemmDesc dweight_gemm(const CrossEntropyDesc& d, std::int64_t rows, std::int64_t cols) {
+GemmDesc dweight_gemm(const CrossEntropyDesc& d, std::int64_t rows, std::int64_t cols,
+                      Accumulate accumulate) {
   GemmDesc g;
   g.m = cols;
   g.n = d.hidden;
@@ -42,7 +43,7 @@ GemmDesc dweight_gemm(const CrossEntropyDesc& d, std::int64_t rows, std::int64_t
   g.dtype_ab = d.dtype;
   g.dtype_d = accumulator_dtype(d.dtype);
   g.device = d.device;
-  g.accumulate = Accumulate::kAdd;
+  g.accumulate = accumulate;
   return g;
 }
 
@@ -75,7 +76,9 @@ CrossEntropyScratch cross_entropy_scratch(const CrossEntropyPlan& plan, void* ba
     for (const std::int64_t cols : {plan.vocab_chunk, d.vocab % plan.vocab_chunk}) {
       for (const GemmDesc& g :
            {logits_gemm(d, rows, cols), dx_gemm(d, rows, cols, Accumulate::kOverwrite),
-            dx_gemm(d, rows, cols, Accumulate::kAdd), dweight_gemm(d, rows, cols)}) {
+            dx_gemm(d, rows, cols, Accumulate::kAdd),
+            dweight_gemm(d, rows, cols, Accumulate::kOverwrite),
+            dweight_gemm(d, rows, cols, Accumulate::kAdd)}) {
         gemm = std::max(gemm, gemm_plan(g).workspace_bytes.n);
       }
     }

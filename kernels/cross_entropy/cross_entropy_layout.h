@@ -11,8 +11,9 @@ GemmDesc logits_gemm(const CrossEntropyDesc& d, std::int64_t rows, std::int64_t 
 /// dx [rows, hidden] (+)= dz weight.
 GemmDesc dx_gemm(const CrossEntropyDesc& d, std::int64_t rows, std::int64_t cols,
                  Accumulate accumulate);
-/// dweight [cols, hidden] += dz^T x.
-GemmDesc dweight_gemm(const CrossEntropyDesc& d, std::int64_t rows, std::int64_t cols);
+/// dweight [cols, hidden] (+)= dz^T x.
+GemmDesc dweight_gemm(const CrossEntropyDesc& d, std::int64_t rows, std::int64_t cols,
+                      Accumulate accumulate);
 
 /// One run over the row tiles. Forward alone has no dx, backward alone no nll; with both, a tile's
 /// backward follows its forward.
@@ -21,6 +22,7 @@ struct CrossEntropyPass {
   Tensor nll_N = {}, lse_N = {}, argmax_N = {};  ///< argmax optional
   ConstTensor known_lse_N = {};                  ///< what backward reads
   Tensor dx_ND = {}, dweight_VD = {};            ///< dweight optional
+  Accumulate dweight_mode = Accumulate::kAdd;
 };
 
 /// Sets row_tile and vocab_chunk.

@@ -35,7 +35,11 @@ void Reducer::begin_step() {
   micro_batch_ = 0;
   finite_.begin_step();
   host_.begin_step();
-  for (const Tensor& t : memory_.shard_gradients) set_zero(context_, t);
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    units_[u].formed = false;
+    const bool later = shape_.in_place && ZeroShape::trainable(shape_.layouts[u]);
+    if (!later) set_zero(context_, memory_.shard_gradients[u]);
+  }
 }
 
 const std::vector<Tensor>& Reducer::gradient(int unit) {
@@ -47,10 +51,16 @@ const std::vector<Tensor>& Reducer::gradient(int unit) {
                                            layout.name));
   }
   if (!ZeroShape::trainable(layout)) return u.views;
-  if (!u.has_buffer) give_buffer(unit);
+  u.state = u.has_buffer ? GradientState::kSums : GradientState::kUnwritten;
+  if (!u.has_buffer) {
+    give_buffer(unit);
+    clear_all_but_written(unit);
+  }
   u.open = true;
   return u.views;
 }
+
+GradientState Reducer::gradient_state(int unit) const { return at(units_, unit).state; }
 
 void Reducer::gradient_done(int unit) {
   Unit& u = at(units_, unit);
@@ -85,6 +95,10 @@ void Reducer::finish() {
                      micro_batch_, shape_.micro_batches));
   }
   wait_running();
+  for (int u = 0; shape_.in_place && u < static_cast<int>(units_.size()); ++u) {
+    if (at(units_, u).formed || !ZeroShape::trainable(at(shape_.layouts, u))) continue;
+    set_zero(context_, at(memory_.shard_gradients, u));  // no micro-batch used it
+  }
   host_.finish_gradients();
   gather_replicated();
   finite_.finish_step(context_);
@@ -102,12 +116,27 @@ void Reducer::give_buffer(int unit) {
     at(pool_owner_, buffer) = unit;
     u.whole = at(memory_.gradients, buffer).slice(0, 0, layout.padded());
   }
-  if (!shape_.in_place) set_zero(context_, u.whole);  // begin_step did
-  u.has_buffer = true;
+  u.has_buffer = u.formed = true;
   point_parameters(layout, u.whole, u.views);
   for (std::size_t p = 0; p < u.views.size(); ++p) {
     if (layout.parameters[p].frozen) u.views[p] = Tensor{};
   }
+}
+
+void Reducer::clear(int unit) const { set_zero(context_, at(units_, unit).whole); }
+
+void Reducer::clear_all_but_written(int unit) const {
+  const UnitLayout& layout = at(shape_.layouts, unit);
+  const Tensor& whole = at(units_, unit).whole;
+  std::int64_t begin = 0;  // of what is not known to be written
+  for (std::size_t p = 0; p < layout.parameters.size(); ++p) {
+    const ParameterSpec& parameter = layout.parameters[p];
+    if (parameter.frozen || parameter.gradient_start != GradientStart::kWritten) continue;
+    if (parameter.numel() == 0) continue;
+    set_zero(context_, whole.slice(0, begin, layout.offsets[p]));
+    begin = layout.offsets[p] + parameter.numel();
+  }
+  set_zero(context_, whole.slice(0, begin, whole.numel()));
 }
 
 int Reducer::free_pool_buffer(int unit) {
@@ -130,7 +159,10 @@ int Reducer::free_pool_buffer(int unit) {
 void Reducer::reduce(int unit) {
   Unit& u = at(units_, unit);
   const UnitLayout& layout = at(shape_.layouts, unit);
-  if (!u.has_buffer) give_buffer(unit);  // this rank had no use for the unit: zeros
+  if (!u.has_buffer) {  // this rank had no use for the unit
+    give_buffer(unit);
+    clear(unit);
+  }
   finite_.look(context_, unit, u.whole);
   u.dirty = false;
   u.has_buffer = false;

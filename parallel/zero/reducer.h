@@ -2,7 +2,8 @@
 // Private to parallel/zero: whole gradients of units, and their way to the shards.
 //
 // A group is the run of micro-batches that adds up before a unit is reduced (a slot, a step, or
-// one). A whole gradient is zero when the group first asks for it. Reductions run one at a time,
+// one). A whole gradient is zero when the group first asks for it, but for what its blocks write
+// first (GradientStart). Reductions run one at a time,
 // behind the computation of the next unit's gradient: all share one scratch. One rank with one slot
 // has nothing to reduce: the whole gradient is the shard's.
 
@@ -24,6 +25,7 @@ class Reducer {
 
   void begin_step();
   const std::vector<Tensor>& gradient(int unit);
+  GradientState gradient_state(int unit) const;
   void gradient_done(int unit);
   void end_micro_batch();
   void finish();
@@ -36,12 +38,16 @@ class Reducer {
     bool done = false;   ///< done in this micro-batch
     bool dirty = false;  ///< holds or stands for gradients of this group that are not reduced yet
     bool has_buffer = false;
+    bool formed = false;  ///< had a buffer in this step
+    GradientState state = GradientState::kUnwritten;
     Tensor whole;  ///< [padded], while has_buffer
     std::vector<Tensor> views;
   };
 
   bool group_ends() const { return (micro_batch_ + 1) % shape_.per_reduction == 0; }
   void give_buffer(int unit);
+  void clear(int unit) const;
+  void clear_all_but_written(int unit) const;
   int free_pool_buffer(int unit);
   void reduce(int unit);
   void wait_running();

@@ -162,6 +162,10 @@ const std::vector<Tensor>& ZeroStore::gradient(int unit) {
   return impl_->reducer.gradient(unit);
 }
 
+GradientState ZeroStore::gradient_state(int unit) const {
+  return impl_->reducer.gradient_state(unit);
+}
+
 void ZeroStore::gradient_done(int unit) {
   impl_->expect(Impl::Stage::kMicroBatches, "gradient_done");
   impl_->reducer.gradient_done(unit);

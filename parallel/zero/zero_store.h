@@ -16,11 +16,11 @@
 //
 // Reduction, mode kOrdered: slot s belongs to data rank s mod W in round s div W (W data ranks). A
 // slot's gradient is the fp32 sum of its micro-batches in order: the blocks add each micro-batch to
-// a buffer that was zero before the slot's first. The shard adds the slot gradients of a round in
-// rank order, starting from zero. So the result is the left fold over slots 0, 1, 2, ..., whatever
-// W is. Each slot is reduced once, unit by unit in the backward of its last micro-batch; this order
-// leaves reduce_after no choice. With one micro-batch per slot the whole gradients of a few units
-// exist at a time, with more those of all units.
+// a buffer that was zero before the slot's first, or is written by it (gradient_state). The shard
+// adds the slot gradients of a round in rank order, starting from zero. So the result is the left
+// fold over slots 0, 1, 2, ..., whatever W is. Each slot is reduced once, unit by unit in the
+// backward of its last micro-batch; this order leaves reduce_after no choice. With one micro-batch
+// per slot the whole gradients of a few units exist at a time, with more those of all units.
 //
 // Mode kLibrary: shards add what the library's reduce-scatter gives, per micro-batch or, with whole
 // gradients of all units, once a step.
@@ -73,6 +73,12 @@ namespace k25::parallel {
 enum class ReshardAfter : std::uint8_t { kForward, kMicroBatch, kStep };
 enum class ReduceAfter : std::uint8_t { kMicroBatch, kStep };  ///< matters to kLibrary only
 enum class Phase : std::uint8_t { kForward, kBackward };
+
+/// What the views of gradient(unit) hold.
+enum class GradientState : std::uint8_t {
+  kUnwritten,  ///< zeros; where the parameter's gradient_start is kWritten, nothing of use
+  kSums,       ///< gradients of this slot (step, micro-batch) so far
+};
 
 enum class Place : std::uint8_t { kDevice, kHost };
 
@@ -191,6 +197,9 @@ class ZeroStore {
   void release(int unit, Phase phase);
   /// fp32 accumulators, one view per ParameterSpec (absent for frozen parameters).
   const std::vector<Tensor>& gradient(int unit);
+  /// As the last gradient(unit) found it. kUnwritten: until the unit's gradient_done every
+  /// parameter whose gradient_start is kWritten has to be written, each element of it.
+  GradientState gradient_state(int unit) const;
   void gradient_done(int unit);
   void end_micro_batch();
   void finish_gradients();

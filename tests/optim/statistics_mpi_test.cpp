@@ -42,7 +42,7 @@ struct Rig {
     const int u = store.unit_index(unit);
     store.begin_step();
     for (std::int64_t slot = mesh.data_rank(); slot < options.slots; slot += mesh.data_ranks()) {
-      const Tensor& g = store.gradient(u)[parameter];
+      const Tensor& g = Toy::open_gradient(store, u)[parameter];
       if (only_on < 0 || only_on == mesh.data_rank()) g.data<float>()[index] += value;
       store.gradient_done(u);
       store.end_micro_batch();

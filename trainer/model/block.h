@@ -17,6 +17,7 @@
 #include "kernels/core/buffer.h"
 #include "kernels/core/context.h"
 #include "kernels/core/tensor.h"
+#include "kernels/gemm/gemm.h"
 #include "parallel/zero/unit.h"
 
 namespace k25::trainer {
@@ -41,6 +42,9 @@ struct BatchTensors {
 struct ParameterViews {
   const std::vector<Tensor>& unit;
   const std::vector<Tensor>& replicated;
+  /// Of gradients: what the first use of a parameter in `unit` does whose gradient_start is
+  /// kWritten. All others are added to.
+  kernels::Accumulate first_use = kernels::Accumulate::kAdd;
 };
 
 /// What forward and backward receive besides their operands.
@@ -90,7 +94,8 @@ class Sublayer {
   /// out = f(x); x and out are [N, D].
   virtual void forward(BlockRun& run, const ParameterViews& parameters, const ConstTensor& x_ND,
                        const Tensor& out_ND) = 0;
-  /// d_x = gradient of x; parameter gradients are added. x is forward's x.
+  /// d_x = gradient of x; parameter gradients are added, or written (ParameterViews). x is
+  /// forward's x.
   virtual void backward(BlockRun& run, const ParameterViews& parameters,
                         const ParameterViews& gradients, const ConstTensor& x_ND,
                         const ConstTensor& d_out_ND, const Tensor& d_x_ND) = 0;
@@ -108,9 +113,10 @@ struct Linear {
                const Tensor& y) const;
   void backward_input(BlockRun& run, const ConstTensor& d_y, const ConstTensor& weight,
                       const Tensor& d_x) const;
-  /// Adds to d_weight (fp32); does nothing when it is absent.
+  /// Adds to d_weight (fp32), or writes it; does nothing when it is absent.
   void backward_weight(BlockRun& run, const ConstTensor& d_y, const ConstTensor& x,
-                       const Tensor& d_weight) const;
+                       const Tensor& d_weight,
+                       kernels::Accumulate mode = kernels::Accumulate::kAdd) const;
 };
 
 /// Marks the scratch arena and gives everything back at the end of the scope.

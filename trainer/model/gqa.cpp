@@ -14,7 +14,8 @@ parallel::ParameterSpec qkv_parameter(const ModelConfig& m, int layer) {
           .layer = layer,
           .slices = {{prefix + "q", 0, q, init},
                      {prefix + "k", q, q + kv, init},
-                     {prefix + "v", q + kv, q + 2 * kv, init}}};
+                     {prefix + "v", q + kv, q + 2 * kv, init}},
+          .gradient_start = parallel::GradientStart::kWritten};
 }
 
 parallel::ParameterSpec out_parameter(const ModelConfig& m, int layer) {
@@ -23,7 +24,8 @@ parallel::ParameterSpec out_parameter(const ModelConfig& m, int layer) {
   return {.name = name,
           .shape = {m.hidden, m.heads * m.head_dim},
           .layer = layer,
-          .slices = {{name, 0, m.hidden, {parallel::InitKind::kNormal, std}}}};
+          .slices = {{name, 0, m.hidden, {parallel::InitKind::kNormal, std}}},
+          .gradient_start = parallel::GradientStart::kWritten};
 }
 
 kernels::RopePlan rope_plan_for(const ModelConfig& model, const RunShape& shape,
@@ -138,7 +140,8 @@ void GqaMixer::backward(BlockRun& run, const ParameterViews& parameters,
   const Tensor d_attention = run.scratch.take(shape_.compute, {shape_.rows(), out_.in});
   const Tensor d_qkv = run.scratch.take(shape_.compute, {shape_.rows(), qkv_.out});
 
-  out_.backward_weight(run, d_out_ND, saved_attention_, gradients.unit[out_index_]);
+  out_.backward_weight(run, d_out_ND, saved_attention_, gradients.unit[out_index_],
+                       gradients.first_use);
   out_.backward_input(run, d_out_ND, parameters.unit[out_index_], d_attention);
 
   const Heads heads = split(saved_qkv_);
@@ -153,7 +156,7 @@ void GqaMixer::backward(BlockRun& run, const ParameterViews& parameters,
       run.workspace);
   rotate(run, d_heads, true);
 
-  qkv_.backward_weight(run, d_qkv, x_ND, gradients.unit[qkv_index_]);
+  qkv_.backward_weight(run, d_qkv, x_ND, gradients.unit[qkv_index_], gradients.first_use);
   qkv_.backward_input(run, d_qkv, parameters.unit[qkv_index_], d_x_ND);
 }
 

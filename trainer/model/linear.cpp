@@ -33,14 +33,14 @@ GemmDesc input_desc(const Linear& l) {
           .device = l.device};
 }
 
-GemmDesc weight_desc(const Linear& l) {
+GemmDesc weight_desc(const Linear& l, Accumulate mode) {
   return {.m = l.out,
           .n = l.in,
           .k = l.rows,
           .transpose_a = Transpose::kYes,
           .dtype_ab = l.compute,
           .dtype_d = gradient_dtype(l.compute),
-          .accumulate = Accumulate::kAdd,
+          .accumulate = mode,
           .device = l.device};
 }
 
@@ -53,7 +53,9 @@ void run_gemm(BlockRun& run, const GemmDesc& desc, const ConstTensor& a, const C
 
 Bytes Linear::workspace_bytes() const {
   Bytes largest;
-  for (const GemmDesc& desc : {forward_desc(*this), input_desc(*this), weight_desc(*this)}) {
+  for (const GemmDesc& desc :
+       {forward_desc(*this), input_desc(*this), weight_desc(*this, Accumulate::kOverwrite),
+        weight_desc(*this, Accumulate::kAdd)}) {
     largest = larger(largest, kernels::gemm_plan(desc).workspace_bytes);
   }
   return largest;
@@ -70,8 +72,8 @@ void Linear::backward_input(BlockRun& run, const ConstTensor& d_y, const ConstTe
 }
 
 void Linear::backward_weight(BlockRun& run, const ConstTensor& d_y, const ConstTensor& x,
-                             const Tensor& d_weight) const {
-  if (d_weight) run_gemm(run, weight_desc(*this), d_y, x, d_weight);
+                             const Tensor& d_weight, Accumulate mode) const {
+  if (d_weight) run_gemm(run, weight_desc(*this, mode), d_y, x, d_weight);
 }
 
 }  // namespace k25::trainer

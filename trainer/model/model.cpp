@@ -18,10 +18,19 @@ DType statistic_dtype(DType compute) {
   return compute == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
 }
 
-parallel::ParameterSpec table_parameter(const std::string& name, const ModelConfig& m) {
+/// kWritten: the head's product comes first.
+parallel::ParameterSpec table_parameter(const std::string& name, const ModelConfig& m,
+                                        parallel::GradientStart start) {
   return {.name = name,
           .shape = {m.vocab, m.hidden},
-          .slices = {{name, 0, m.vocab, {parallel::InitKind::kNormal, m.init_std}}}};
+          .slices = {{name, 0, m.vocab, {parallel::InitKind::kNormal, m.init_std}}},
+          .gradient_start = start};
+}
+
+kernels::Accumulate first_use(const parallel::ZeroStore& store, int unit) {
+  return store.gradient_state(unit) == parallel::GradientState::kUnwritten
+             ? kernels::Accumulate::kOverwrite
+             : kernels::Accumulate::kAdd;
 }
 
 parallel::ParameterSpec final_gain_parameter(const ModelConfig& m) {
@@ -81,7 +90,9 @@ Model::Model(const ModelConfig& config, const RunShape& shape,
                                          .device = shape.device})) {
   UnitBuilder replicated("replicated", Placement::kReplicated);
   UnitBuilder embedding("embedding", Placement::kSharded);
-  embedding.add(table_parameter("embedding", config));
+  embedding.add(
+      table_parameter("embedding", config,
+                      tied_ ? parallel::GradientStart::kWritten : parallel::GradientStart::kZeros));
   units_.push_back(embedding.spec());
   const auto check = recompute.check ? Layer::Check::kYes : Layer::Check::kNo;
   for (int i = 0; i < config.layers; ++i) {
@@ -92,7 +103,7 @@ Model::Model(const ModelConfig& config, const RunShape& shape,
   }
   if (!tied_) {
     UnitBuilder head("head", Placement::kSharded);
-    head.add(table_parameter("head", config));
+    head.add(table_parameter("head", config, parallel::GradientStart::kWritten));
     units_.push_back(head.spec());
   }
   final_gain_index_ = replicated.add(final_gain_parameter(config));
@@ -220,9 +231,10 @@ void Model::run_head(BlockRun& run, parallel::ZeroStore& store, Purpose purpose)
   // The layers that backward begins with follow, not those of another forward.
   prefetch_around(store, static_cast<std::int64_t>(layers_.size()) + 1, -1);
   const Tensor d_head = store.gradient(head_unit())[0];
-  kernels::cross_entropy_train(run.context, loss_, in,
-                               {output_.nll_N, lse_, output_.argmax_N, d_normed_, d_head},
-                               run.workspace);
+  kernels::cross_entropy_train(
+      run.context, loss_, in,
+      {output_.nll_N, lse_, output_.argmax_N, d_normed_, d_head, first_use(store, head_unit())},
+      run.workspace);
   store.release(head_unit(), Phase::kBackward);
   if (!tied_) store.gradient_done(head_unit());
 }
@@ -247,7 +259,8 @@ void Model::backward(Context& context, parallel::ZeroStore& store, const BatchTe
     const std::vector<Tensor>& parameters = store.acquire(unit);
     if (i > 0) prefetch_around(store, i + 1, -1);  // the embedding's backward needs no parameters
     const std::vector<Tensor>& gradients = store.gradient(unit);
-    layers_[i]->backward(run, {parameters, replicated}, {gradients, d_replicated}, hidden_[i], d_h);
+    layers_[i]->backward(run, {parameters, replicated},
+                         {gradients, d_replicated, first_use(store, unit)}, hidden_[i], d_h);
     store.release(unit, Phase::kBackward);
     store.gradient_done(unit);
   }

@@ -11,7 +11,8 @@ parallel::ParameterSpec gate_up_parameter(const ModelConfig& m, int layer) {
   return {.name = prefix + "gate_up",
           .shape = {2 * m.ffn, m.hidden},
           .layer = layer,
-          .slices = {{prefix + "gate", 0, m.ffn, init}, {prefix + "up", m.ffn, 2 * m.ffn, init}}};
+          .slices = {{prefix + "gate", 0, m.ffn, init}, {prefix + "up", m.ffn, 2 * m.ffn, init}},
+          .gradient_start = parallel::GradientStart::kWritten};
 }
 
 parallel::ParameterSpec down_parameter(const ModelConfig& m, int layer) {
@@ -20,7 +21,8 @@ parallel::ParameterSpec down_parameter(const ModelConfig& m, int layer) {
   return {.name = name,
           .shape = {m.hidden, m.ffn},
           .layer = layer,
-          .slices = {{name, 0, m.hidden, {parallel::InitKind::kNormal, std}}}};
+          .slices = {{name, 0, m.hidden, {parallel::InitKind::kNormal, std}}},
+          .gradient_start = parallel::GradientStart::kWritten};
 }
 
 }  // namespace
@@ -79,8 +81,9 @@ void SwigluFeedForward::backward(BlockRun& run, const ParameterViews& parameters
   kernels::swiglu_backward(run.context, swiglu_, {d_activation, saved_gate_up_},
                            {saved_gate_up_, recomputed}, run.workspace);
   down_.backward_weight(run, d_out_ND, keep_ == Keep::kAll ? saved_activation_ : recomputed,
-                        gradients.unit[down_index_]);
-  gate_up_.backward_weight(run, saved_gate_up_, x_ND, gradients.unit[gate_up_index_]);
+                        gradients.unit[down_index_], gradients.first_use);
+  gate_up_.backward_weight(run, saved_gate_up_, x_ND, gradients.unit[gate_up_index_],
+                           gradients.first_use);
   gate_up_.backward_input(run, saved_gate_up_, parameters.unit[gate_up_index_], d_x_ND);
 }
 

@@ -54,12 +54,13 @@ void count_moved(const Config& config, std::int64_t recomputed, StepWork& work) 
 /// What a step moves that does not grow with its tokens.
 Bytes count_update(const MemoryPlan& plan, const parallel::ZeroTraffic& traffic) {
   const std::int64_t elements = plan.zero.masters.n / 4;
-  // AdamW reads four numbers and writes three; the norm reads, the step's begin zeroes a gradient.
-  const std::int64_t optimizer = elements * (7 + 2) * 4;
-  // A whole gradient is zeroed and looked at before it is reduced; one formed in its shard is only
-  // looked at.
-  const std::int64_t gradients =
-      traffic.reductions == 0 ? elements * 4 : 2 * traffic.reduced.n + traffic.reduce_local.n;
+  // AdamW reads four numbers and writes three; the norm reads.
+  const std::int64_t optimizer = elements * (7 + 1) * 4;
+  // A gradient is looked at. The shard of a sum is zeroed; products, which most of a gradient is,
+  // are written where it is formed.
+  const std::int64_t gradients = traffic.reductions == 0
+                                     ? elements * 4
+                                     : elements * 4 + traffic.reduced.n + traffic.reduce_local.n;
   // fp32 masters are read where the gathered copy of this rank's part is written.
   return {optimizer + gradients + 3 * traffic.own_gathered.n};
 }

@@ -17,6 +17,7 @@ using cross_entropy_test::expect_same_bits;
 using cross_entropy_test::hand_computed;
 using cross_entropy_test::Naive;
 using cross_entropy_test::Problem;
+using kernels::Accumulate;
 using kernels::cross_entropy_backward;
 using kernels::cross_entropy_forward;
 using kernels::cross_entropy_plan;
@@ -54,15 +55,15 @@ class GpuRun {
     cross_entropy_forward(ctx_, plan_, {x, weight, label}, {nll, lse, argmax}, scratch.workspace());
     for (const OnGpu* t : {&nll, &lse, &argmax}) t->fetch();
   }
-  void backward() {
+  void backward(Accumulate mode = Accumulate::kAdd) {
     const GpuScratch scratch(ctx_, plan_.workspace_bytes);
-    cross_entropy_backward(ctx_, plan_, {x, weight, label, lse}, {dx, dweight},
+    cross_entropy_backward(ctx_, plan_, {x, weight, label, lse}, {dx, dweight, mode},
                            scratch.workspace());
     for (const OnGpu* t : {&dx, &dweight}) t->fetch();
   }
-  void train() {
+  void train(Accumulate mode = Accumulate::kAdd) {
     const GpuScratch scratch(ctx_, plan_.workspace_bytes);
-    cross_entropy_train(ctx_, plan_, {x, weight, label}, {nll, lse, argmax, dx, dweight},
+    cross_entropy_train(ctx_, plan_, {x, weight, label}, {nll, lse, argmax, dx, dweight, mode},
                         scratch.workspace());
     for (const OnGpu* t : {&nll, &lse, &argmax, &dx, &dweight}) t->fetch();
   }
@@ -266,6 +267,29 @@ TEST_F(CrossEntropyCudaTest, DweightIsAddedToAndOptional) {
                          scratch.workspace());
   EXPECT_EQ(f.nll.fetch().bits(), once.nll.bits());
   EXPECT_EQ(f.dx.fetch().bits(), once.dx.bits());
+}
+
+// Over several tiles of rows and chunks of classes, none at all, and whole vocabularies: the values
+// of an addition to zeros, whatever was there (a product that is -0 stays -0).
+TEST_F(CrossEntropyCudaTest, DweightIsWrittenWhereThatIsAsked) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const std::int64_t rows : {0, 40, 9000}) {
+      for (const std::int64_t chunk : {0, 16}) {
+        const CrossEntropyDesc d = desc_of(rows, 8, 40, dtype, chunk);
+        Problem added(d), written(d), trained(d);
+        written.dweight.fill(NAN);
+        trained.dweight.fill(NAN);
+        both(added);
+        GpuRun run(gpu(), written), train(gpu(), trained);
+        run.forward();
+        run.backward(Accumulate::kOverwrite);
+        train.train(Accumulate::kOverwrite);
+        EXPECT_TRUE(all_near(written.dweight.get(), added.dweight.get(), 0));
+        EXPECT_TRUE(all_near(trained.dweight.get(), added.dweight.get(), 0));
+        EXPECT_TRUE(written.guards_intact() && trained.guards_intact());
+      }
+    }
+  }
 }
 
 TEST_F(CrossEntropyCudaTest, TwoRunsGiveTheSameBits) {

@@ -11,6 +11,7 @@
 
 namespace k25::cross_entropy_test {
 
+using kernels::Accumulate;
 using kernels::cross_entropy_backward;
 using kernels::cross_entropy_forward;
 using kernels::cross_entropy_plan;
@@ -65,15 +66,16 @@ struct Problem {
     const Scratch scratch(plan.workspace_bytes);
     cross_entropy_forward(ctx, plan, {x, weight, label}, {nll, lse, argmax}, scratch.workspace());
   }
-  void backward(Context& ctx) {
+  void backward(Context& ctx, Accumulate mode = Accumulate::kAdd) {
     const auto plan = cross_entropy_plan(desc);
     const Scratch scratch(plan.workspace_bytes);
-    cross_entropy_backward(ctx, plan, {x, weight, label, lse}, {dx, dweight}, scratch.workspace());
+    cross_entropy_backward(ctx, plan, {x, weight, label, lse}, {dx, dweight, mode},
+                           scratch.workspace());
   }
-  void train(Context& ctx) {
+  void train(Context& ctx, Accumulate mode = Accumulate::kAdd) {
     const auto plan = cross_entropy_plan(desc);
     const Scratch scratch(plan.workspace_bytes);
-    cross_entropy_train(ctx, plan, {x, weight, label}, {nll, lse, argmax, dx, dweight},
+    cross_entropy_train(ctx, plan, {x, weight, label}, {nll, lse, argmax, dx, dweight, mode},
                         scratch.workspace());
   }
   bool guards_intact() const {

@@ -223,6 +223,35 @@ TEST(CrossEntropy, DweightIsAddedToAndOptional) {
   EXPECT_EQ(frozen.dx.bits(), once.dx.bits());
 }
 
+// NaN was there, and tiles without labels come first, in between and last, or are all there is.
+TEST(CrossEntropy, DweightIsWrittenWhereThatIsAsked) {
+  for_each_isa([](Context& ctx) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      for (const std::int64_t rows : {0, 3, 2500}) {
+        for (const std::int64_t labelled : {0, 1}) {
+          const CrossEntropyDesc d = desc_of(rows, 5, 40, dtype, 16);
+          Problem added(d, {3, 1}), written(d, {3, 1}), trained(d, {3, 1});
+          for (Problem* p : {&added, &written, &trained}) {
+            for (std::int64_t n = 0; n < rows; ++n) {
+              if (labelled == 0 || n / 1024 != 1) p->label.set(n, kIgnoredLabel);
+            }
+            p->forward(ctx);
+          }
+          written.dweight.fill(NAN);
+          trained.dweight.fill(NAN);
+          added.backward(ctx);
+          written.backward(ctx, kernels::Accumulate::kOverwrite);
+          trained.train(ctx, kernels::Accumulate::kOverwrite);
+          EXPECT_EQ(written.dweight.bits(), added.dweight.bits());
+          EXPECT_EQ(trained.dweight.bits(), added.dweight.bits());
+          EXPECT_EQ(written.dx.bits(), added.dx.bits());
+          EXPECT_TRUE(written.guards_intact() && trained.guards_intact());
+        }
+      }
+    }
+  });
+}
+
 TEST(CrossEntropy, BitsDoNotDependOnThreadsOrAlignment) {
   ThreadPool pool(3);
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {

@@ -1,11 +1,12 @@
 #pragma once
 // A model without mathematics for the tests of sharding: odd sizes, a tied unit, frozen, tiny and
-// empty parameters, and gradients that depend on the parameters and on the micro-batch, element by
-// element.
+// empty parameters, some whose gradient is written before it is added to, and gradients that depend
+// on the parameters and on the micro-batch, element by element.
 //
 // Oracle does on whole arrays, one slot after another, what a ZeroStore must do on any number of
 // ranks.
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -45,6 +46,10 @@ inline std::vector<UnitSpec> toy_units() {
       Placement::kSharded,
       {toy_parameter("layers.1.qkv", {120, 80}), toy_parameter("layers.1.frozen", {11, 10}),
        toy_parameter("layers.1.down", {13, 3})}};
+  embedding.parameters[0].gradient_start = GradientStart::kWritten;
+  first.parameters[1].gradient_start = GradientStart::kWritten;
+  first.parameters[2].gradient_start = GradientStart::kWritten;
+  second.parameters[1].gradient_start = GradientStart::kWritten;  // frozen: by nobody
   second.parameters[1].frozen = true;
   second.parameters[2].lr_scale = 0.5;
   UnitSpec tiny{"tiny", Placement::kSharded, {toy_parameter("tiny.scale", {3})}};
@@ -90,6 +95,16 @@ class Toy {
   const std::vector<UnitSpec>& units() const { return units_; }
   const ToyGradient& gradient(int unit, std::size_t p) const {
     return gradients_[static_cast<std::size_t>(unit)][p];
+  }
+
+  /// The unit's gradient with zeros where the group has written nothing yet.
+  static const std::vector<Tensor>& open_gradient(ZeroStore& store, int unit) {
+    const std::vector<Tensor>& gradients = store.gradient(unit);
+    for (std::size_t p = 0; p < gradients.size(); ++p) {
+      if (!gradients[p] || !is_unwritten(store, unit, p)) continue;
+      std::fill_n(gradients[p].data<float>(), gradients[p].numel(), 0.0F);
+    }
+    return gradients;
   }
 
   /// Every rank writes its own part of the initial masters.
@@ -155,6 +170,11 @@ class Toy {
   }
 
  private:
+  static bool is_unwritten(const ZeroStore& store, int unit, std::size_t p) {
+    return store.gradient_state(unit) == GradientState::kUnwritten &&
+           store.layout(unit).parameters[p].gradient_start == GradientStart::kWritten;
+  }
+
   static float value(const Tensor& t, std::int64_t i) {
     return t.dtype() == DType::kFloat32 ? t.data<float>()[i]
                                         : static_cast<float>(t.data<BFloat16>()[i]);
@@ -167,8 +187,9 @@ class Toy {
       if (!gradients[p] || gradients[p].numel() == 0) continue;
       const ToyGradient& g = gradient(unit, p);
       float* sum = gradients[p].data<float>();
+      const bool writes = is_unwritten(store, unit, p);
       for (std::int64_t i = 0; i < gradients[p].numel(); ++i) {
-        sum[i] += g(i, value(weights[p], i), k, number);
+        sum[i] = (writes ? 0.0F : sum[i]) + g(i, value(weights[p], i), k, number);
       }
     }
     store.release(unit, Phase::kBackward);

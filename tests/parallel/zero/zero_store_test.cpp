@@ -345,11 +345,15 @@ TEST_F(ZeroStoreTest, GradientsAreZeroAtFirstAndAbsentForFrozen) {
   for (int round = 0; round < 3; ++round) {
     for (const int u : {3, 2}) {
       const std::vector<Tensor>& g = store.gradient(u);
+      EXPECT_EQ(store.gradient_state(u), GradientState::kUnwritten);
       ASSERT_EQ(g.size(), 3U);
       EXPECT_EQ(static_cast<bool>(g[1]), u == 2);  // layers.1.frozen is absent
       for (const std::size_t p : {0, 2}) {
+        const bool zeros = store.layout(u).parameters[p].gradient_start == GradientStart::kZeros;
         for (std::int64_t i = 0; i < g[p].numel(); ++i) {
-          ASSERT_EQ(g[p].data<float>()[i], 0.0F);
+          if (zeros) {
+            ASSERT_EQ(g[p].data<float>()[i], 0.0F);
+          }
           g[p].data<float>()[i] = 1.0F;
         }
       }
@@ -360,7 +364,15 @@ TEST_F(ZeroStoreTest, GradientsAreZeroAtFirstAndAbsentForFrozen) {
     store.end_micro_batch();
   }
   store.finish_gradients();
-  EXPECT_EQ(store.shard_gradient(3).data<float>()[0], 3.0F);
+  for (const int u : {2, 3}) {  // and zero between and behind the parameters
+    const UnitLayout& layout = store.layout(u);
+    const Tensor sums = store.shard_gradient(u);
+    std::vector<float> want(static_cast<std::size_t>(sums.numel()), 0.0F);
+    for (const std::size_t p : {0, 2}) {
+      std::fill_n(want.begin() + layout.offsets[p], layout.parameters[p].numel(), 3.0F);
+    }
+    EXPECT_EQ(std::vector<float>(sums.data<float>(), sums.data<float>() + sums.numel()), want);
+  }
   EXPECT_EQ(store.shard_gradient(5).data<float>()[0], 0.0F);
 }
 
@@ -369,7 +381,7 @@ TEST_F(ZeroStoreTest, UnusedUnitsKeepTheSlotSum) {
   for (const std::int64_t slots : {1, 2}) {
     ZeroStore store = make({.slots = slots, .micro_batches_per_slot = 2});
     store.begin_step();
-    store.gradient(2)[0].data<float>()[5] = 4.0F;
+    Toy::open_gradient(store, 2)[0].data<float>()[5] = 4.0F;
     store.gradient_done(2);
     store.end_micro_batch();
     for (std::int64_t rest = 2 * slots - 1; rest > 0; --rest) {
@@ -380,6 +392,57 @@ TEST_F(ZeroStoreTest, UnusedUnitsKeepTheSlotSum) {
     EXPECT_EQ(store.shard_gradient(2).data<float>()[5], 4.0F);
     EXPECT_EQ(store.shard_gradient(3).data<float>()[5], 0.0F);
     EXPECT_EQ(count("reduce_scatter", "layers.0"), slots - 1);  // one slot is summed in its shard
+  }
+}
+
+// Formed in its shard (one slot), with a buffer of its own, and with one of the pool: each step
+// leaves its gradients there, and the next may leave a unit out, or give it nothing but a word.
+TEST_F(ZeroStoreTest, WhatAStepDoesNotWriteIsZero) {
+  for (const std::int64_t slots : {1, 2}) {
+    for (const std::int64_t per_slot : {1, 2}) {
+      ZeroStore store =
+          make({.open_gradients = 2, .slots = slots, .micro_batches_per_slot = per_slot});
+      const auto step = [&](const std::function<void(std::int64_t)>& micro_batch) {
+        store.begin_step();
+        for (std::int64_t i = 0; i < slots * per_slot; ++i) {
+          micro_batch(i);
+          store.end_micro_batch();
+        }
+        store.finish_gradients();
+      };
+      const auto all = [&](int unit, float value) {
+        const Tensor sums = store.shard_gradient(unit);
+        return std::all_of(sums.data<float>(), sums.data<float>() + sums.numel(),
+                           [&](float x) { return x == value; });
+      };
+      step([&](std::int64_t) {
+        for (const int u : {0, 2, 3}) {
+          for (const Tensor& g : store.gradient(u)) {
+            if (g) std::fill_n(g.data<float>(), g.numel(), 7.0F);
+          }
+          store.gradient_done(u);
+        }
+      });
+      EXPECT_EQ(store.shard_gradient(0).data<float>()[0], 7.0F * static_cast<float>(slots));
+      store.end_step();
+      step([&](std::int64_t) { store.gradient_done(2); });
+      for (const int u : {0, 2, 3}) EXPECT_TRUE(all(u, 0.0F)) << u;
+      store.end_step();
+      // Asked for in the slot's last micro-batch only, and twice in it.
+      step([&](std::int64_t i) {
+        if (i % per_slot == per_slot - 1) {
+          store.gradient(0);
+          EXPECT_EQ(store.gradient_state(0), GradientState::kUnwritten);
+          const Tensor g = Toy::open_gradient(store, 0)[0];
+          EXPECT_EQ(store.gradient_state(0), GradientState::kSums);
+          std::fill_n(g.data<float>(), g.numel(), 1.0F);
+        }
+        store.gradient_done(0);
+      });
+      EXPECT_EQ(store.shard_gradient(0).data<float>()[17], static_cast<float>(slots));
+      EXPECT_TRUE(all(2, 0.0F) && all(3, 0.0F));
+      store.end_step();
+    }
   }
 }
 
@@ -405,9 +468,9 @@ TEST_F(ZeroStoreTest, FindsTheFirstGradientThatIsNotFinite) {
     store.begin_step();
     EXPECT_EQ(store.first_bad_gradient().unit, -1);
     for (int slot = 0; slot < 2; ++slot) {
-      store.gradient(3)[2].data<float>()[4] = bad;
+      Toy::open_gradient(store, 3)[2].data<float>()[4] = bad;
       store.gradient_done(3);
-      store.gradient(2)[0].data<float>()[0] = bad;
+      Toy::open_gradient(store, 2)[0].data<float>()[0] = bad;
       store.gradient_done(2);
       store.end_micro_batch();
     }

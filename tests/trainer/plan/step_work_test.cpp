@@ -106,14 +106,14 @@ TEST(StepWork, BytesOfElementwiseKernels) {
 
 TEST(StepWork, UpdateMovesStateAndGradients) {
   const StepWork step = work_of(1, {});
-  // AdamW 28 bytes an element, its norm 4, zeroing 4; masters become bf16 copies once. One rank
-  // with one slot forms its gradients in the shard and only looks at them.
-  EXPECT_EQ(step.update.n, kSharded * (28 + 4 + 4 + 4) + 3 * (kSharded * 2 + kNorms * 4));
-  // Two slots: the whole gradient is zeroed and looked at, and added up (read once, accumulator
-  // read and written), for each of them.
+  // AdamW 28 bytes an element, its norm 4; masters become bf16 copies once. One rank with one slot
+  // forms its gradients in the shard and only looks at them.
+  EXPECT_EQ(step.update.n, kSharded * (28 + 4 + 4) + 3 * (kSharded * 2 + kNorms * 4));
+  // Two slots: the sums' shard is zeroed, the whole gradient is looked at, and added up (read once,
+  // accumulator read and written), for each of them.
   const StepWork slots = work_of(
       1, {"train.micro_batch=1", "train.accumulation=2", "train.batch=auto", "reduce.slots=2"});
-  EXPECT_EQ(slots.update.n, kSharded * (28 + 4 + 4) + 2 * (kSharded + kNorms) * (8 + 12) +
+  EXPECT_EQ(slots.update.n, kSharded * (28 + 4 + 4) + 2 * (kSharded + kNorms) * (4 + 12) +
                                 3 * (kSharded * 2 + kNorms * 4));
 }
 
