@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "kernels/core/check.h"
 #include "kernels/core/device.h"
@@ -164,20 +165,24 @@ void Statistics::begin(Context& context) {
   local_sums(context, store_, mine);
 }
 
-Statistics::BadSum Statistics::find_bad_sum(Context& context) {
+// A square of fp32 is finite in fp64, so a sum of squares is finite when all its elements are.
+Statistics::BadElement Statistics::find_bad_sum(Context& context) {
   const Tensor sums = host_sums(mesh_.data_rank());
-  std::int64_t at = 0;
-  for (int u = 0; u < store_.num_units(); ++u) {
-    const std::int64_t chunks = num_chunks(store_.layout(u));
-    const bool finite = std::isfinite(kernels::add_in_order(sums.slice(0, at, at + chunks)));
-    at += chunks;
+  BadElement replicated;
+  std::int64_t end = sums.numel();
+  for (int u = store_.num_units() - 1; u >= 0; --u) {
+    const std::int64_t begin = end - num_chunks(store_.layout(u));
+    const bool finite = std::isfinite(kernels::add_in_order(sums.slice(0, begin, end)));
+    end = begin;
     if (finite) continue;
     const Tensor gradient = owned_gradient(store_, u);
     const std::int64_t element = first_not_finite(context, gradient);
-    if (element == gradient.numel()) continue;  // the squares overflowed, not the elements
-    return {.unit = u, .element = store_.shard_begin(u) + store_.owned(u).begin + element};
+    const BadElement found{.unit = u,
+                           .element = store_.shard_begin(u) + store_.owned(u).begin + element};
+    if (store_.layout(u).placement != parallel::Placement::kReplicated) return found;
+    replicated = found;
   }
-  return {};
+  return replicated;
 }
 
 std::int64_t Statistics::first_not_finite(Context& context, const Tensor& gradient) {
@@ -199,8 +204,9 @@ StepStats Statistics::gather(Context& context, const LocalStats& local) {
   const std::int64_t row = row_bytes(num_chunks(store_));
   auto* rows = static_cast<char*>(rows_.data());
 
-  const parallel::ZeroStore::BadElement bad = store_.first_bad_gradient();
-  const BadSum bad_sum = find_bad_sum(context);
+  BadElement bad = store_.first_bad_gradient();
+  BadElement bad_sum = find_bad_sum(context);
+  if (store_.sums_are_own()) std::swap(bad, bad_sum);
   const Header mine{.nll_fixed = local.nll_fixed,
                     .label_tokens = local.label_tokens,
                     .loss_finite = local.loss_finite ? 1 : 0,

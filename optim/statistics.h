@@ -6,7 +6,8 @@
 // Padding, tied and replicated tensors count once.
 //
 // bad_parameter names the first element that was not finite in some rank's own gradients ("on rank
-// 1": the rank whose samples made it), or else the first whose sum over the ranks overflowed.
+// 1": the rank whose samples made it), or else the first whose sum over the ranks overflowed. First
+// as backward goes: the highest sharded unit, the replicated ones last.
 
 #include <array>
 #include <cstdint>
@@ -53,12 +54,9 @@ class Statistics {
   const std::vector<RankPhases>& rank_phases() const { return rank_phases_; }
 
  private:
-  struct BadSum {
-    int unit = -1;
-    std::int64_t element = 0;
-  };
+  using BadElement = parallel::ZeroStore::BadElement;
   Tensor host_sums(int data_rank) const;
-  BadSum find_bad_sum(Context& context);
+  BadElement find_bad_sum(Context& context);
   std::int64_t first_not_finite(Context& context, const Tensor& gradient);
 
   parallel::Mesh& mesh_;

@@ -17,6 +17,7 @@ void FiniteLog::look(Context& context, int unit, const Tensor& whole_n) {
 }
 
 void FiniteLog::finish_step(Context& context) {
+  if (looks_.empty()) return;
   if constexpr (kWithCuda) {
     if (marks_.device() == Device::kCpu) return;
     copy_bytes(context, marks_.raw(), host_marks_.raw(), marks_.bytes());

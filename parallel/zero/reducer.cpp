@@ -163,7 +163,7 @@ void Reducer::reduce(int unit) {
     give_buffer(unit);
     clear(unit);
   }
-  finite_.look(context_, unit, u.whole);
+  if (!shape_.in_place) finite_.look(context_, unit, u.whole);  // the sums of squares tell
   u.dirty = false;
   u.has_buffer = false;
   const bool last = micro_batch_ + 1 == shape_.micro_batches;

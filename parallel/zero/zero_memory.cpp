@@ -301,7 +301,8 @@ void ZeroMemory::carve_gradients(const ZeroShape& shape) {
   } else if (shape.device == Device::kCuda) {
     scratch = scratch_.take(DType::kFloat32, {largest_slice});
   }
-  const std::int64_t looks = trained * (shape.micro_batches / shape.per_reduction);
+  const std::int64_t looks =
+      shape.in_place ? 0 : trained * (shape.micro_batches / shape.per_reduction);
   finite_marks = scratch_.take(DType::kInt64, {looks});
   if (shape.device == Device::kCuda) host_marks = host_scratch_.take(DType::kInt64, {looks});
 }

@@ -228,6 +228,8 @@ void ZeroStore::end_step() {
 
 ZeroStore::BadElement ZeroStore::first_bad_gradient() const { return impl_->reducer.first_bad(); }
 
+bool ZeroStore::sums_are_own() const { return impl_->shape.in_place; }
+
 void ZeroStore::invalidate() {
   impl_->gatherer.drop("invalidate");
   impl_->host.refresh();

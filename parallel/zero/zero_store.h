@@ -219,13 +219,16 @@ class ZeroStore {
   void gradient_written(int unit);
 
   /// Where this rank's own gradients of the step were first not finite, before any reduction; unit
-  /// is -1 when they all are. `element` counts in the unit's flat buffer. On a GPU call it after
-  /// the step's host wait.
+  /// is -1 when they all are, and when sums_are_own(). `element` counts in the unit's flat buffer.
+  /// On a GPU call it after the step's host wait.
   struct BadElement {
     int unit = -1;
     std::int64_t element = 0;
   };
   BadElement first_bad_gradient() const;
+  /// One rank with one slot: shard_gradient holds this rank's own gradients, which were not looked
+  /// at. Whoever sums their squares knows whether they are finite.
+  bool sums_are_own() const;
 
   /// Forgets gathered parameters: call after masters were written by other means (load, init).
   /// No unit may be acquired.

@@ -4,6 +4,8 @@
 
 #include <cmath>
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "tests/parallel/zero/toy.h"
 
@@ -55,6 +57,51 @@ TEST(Statistics, AllocatesExactlyThePlan) {
   parallel::ZeroStore store(mesh, units, {}, context, for_store);
   const Statistics statistics(mesh, store, for_statistics, for_statistics);
   EXPECT_EQ(for_statistics.live(), Statistics::plan(units, mesh.shape(), Device::kCpu).device);
+}
+
+// Its sums of squares are all that looks at the gradients. The first as backward goes is named.
+TEST(Statistics, ARankAloneWithOneSlotNamesItsBadElement) {
+  using parallel::Toy;
+  const std::unique_ptr<parallel::World> world = parallel::World::create({});
+  parallel::Mesh mesh(*world, {});
+  HostAllocator allocator;
+  Context context;
+  parallel::ZeroStore store(mesh, parallel::toy_units(), {}, context, allocator);
+  Statistics statistics(mesh, store, allocator, allocator);
+  struct Place {
+    int unit;
+    std::size_t parameter;
+    std::int64_t index;
+    const char* name;
+  };
+  const std::vector<Place> places = {{1, 1, 69, "layers.1.norm[69]"},
+                                     {0, 0, 93 * 50 - 1, "embedding[4649]"},
+                                     {2, 2, 0, "layers.0.down[0]"},
+                                     {3, 0, 4097, "layers.1.qkv[4097]"}};
+  const auto name_of = [&](std::size_t bad_places, float bad) {
+    store.begin_step();
+    for (const int unit : {3, 2, 0, 1}) {
+      const std::vector<Tensor>& gradients = Toy::open_gradient(store, unit);
+      for (std::size_t i = 0; i < bad_places; ++i) {
+        if (places[i].unit != unit) continue;
+        gradients[places[i].parameter].data<float>()[places[i].index] = bad;
+      }
+      store.gradient_done(unit);
+    }
+    store.end_micro_batch();
+    store.finish_gradients();
+    statistics.begin(context);
+    const StepStats stats = statistics.gather(context, {.label_tokens = 1});
+    store.end_step();
+    EXPECT_EQ(stats.gradient_finite, stats.bad_parameter.empty());
+    return stats.bad_parameter;
+  };
+  for (const float bad : {std::nanf(""), -std::numeric_limits<float>::infinity()}) {
+    for (std::size_t n = 1; n <= places.size(); ++n) {
+      EXPECT_EQ(name_of(n, bad), std::string(places[n - 1].name) + " on rank 0");
+    }
+  }
+  EXPECT_EQ(name_of(places.size(), std::numeric_limits<float>::max()), "");
 }
 
 TEST(Statistics, PlanByHand) {

@@ -56,11 +56,10 @@ Bytes count_update(const MemoryPlan& plan, const parallel::ZeroTraffic& traffic)
   const std::int64_t elements = plan.zero.masters.n / 4;
   // AdamW reads four numbers and writes three; the norm reads.
   const std::int64_t optimizer = elements * (7 + 1) * 4;
-  // A gradient is looked at. The shard of a sum is zeroed; products, which most of a gradient is,
-  // are written where it is formed.
-  const std::int64_t gradients = traffic.reductions == 0
-                                     ? elements * 4
-                                     : elements * 4 + traffic.reduced.n + traffic.reduce_local.n;
+  // Products, which most of a gradient is, are written where it is formed. What is reduced is
+  // looked at before, and the shard of the sums zeroed.
+  const std::int64_t gradients =
+      traffic.reductions == 0 ? 0 : elements * 4 + traffic.reduced.n + traffic.reduce_local.n;
   // fp32 masters are read where the gathered copy of this rank's part is written.
   return {optimizer + gradients + 3 * traffic.own_gathered.n};
 }

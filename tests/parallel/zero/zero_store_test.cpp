@@ -183,7 +183,7 @@ TEST_F(ZeroStoreTest, PlanByHand) {
   EXPECT_EQ(alone.shard_gradients.n, 8 * kChunkBytes);
   EXPECT_EQ(alone.unit_gradients.n, 0);
   EXPECT_EQ(alone.replicated.n, 4 * kChunkBytes);  // master, m, v, gradient
-  EXPECT_EQ(alone.reduction_scratch.n, 64);        // three marks
+  EXPECT_EQ(alone.reduction_scratch.n, 0);
 }
 
 TEST_F(ZeroStoreTest, ModelStateFallsWithTheShards) {
@@ -481,6 +481,21 @@ TEST_F(ZeroStoreTest, FindsTheFirstGradientThatIsNotFinite) {
   }
   store.begin_step();
   EXPECT_EQ(store.first_bad_gradient().unit, -1);
+}
+
+TEST_F(ZeroStoreTest, OneRankWithOneSlotLeavesTheLookToTheSums) {
+  EXPECT_FALSE(make({.slots = 2}).sums_are_own());
+  ZeroStore store = make({.micro_batches_per_slot = 2});
+  EXPECT_TRUE(store.sums_are_own());
+  store.begin_step();
+  for (int i = 0; i < 2; ++i) {
+    Toy::open_gradient(store, 3)[2].data<float>()[4] = std::nanf("");
+    store.gradient_done(3);
+    store.end_micro_batch();
+  }
+  store.finish_gradients();
+  EXPECT_EQ(store.first_bad_gradient().unit, -1);
+  EXPECT_TRUE(std::isnan(store.shard_gradient(3).data<float>()[store.layout(3).offsets[2] + 4]));
 }
 
 TEST_F(ZeroStoreTest, CallsOutOfOrderNameTheUnit) {

@@ -107,8 +107,8 @@ TEST(StepWork, BytesOfElementwiseKernels) {
 TEST(StepWork, UpdateMovesStateAndGradients) {
   const StepWork step = work_of(1, {});
   // AdamW 28 bytes an element, its norm 4; masters become bf16 copies once. One rank with one slot
-  // forms its gradients in the shard and only looks at them.
-  EXPECT_EQ(step.update.n, kSharded * (28 + 4 + 4) + 3 * (kSharded * 2 + kNorms * 4));
+  // forms its gradients in the shard.
+  EXPECT_EQ(step.update.n, kSharded * (28 + 4) + 3 * (kSharded * 2 + kNorms * 4));
   // Two slots: the sums' shard is zeroed, the whole gradient is looked at, and added up (read once,
   // accumulator read and written), for each of them.
   const StepWork slots = work_of(
