@@ -85,6 +85,24 @@ void Gatherer::release(int unit, Phase phase) {
   }
 }
 
+Tensor Gatherer::part_to_update(int unit) {
+  Unit& u = at(units_, unit);
+  if (!u.part_is_there) return {};
+  if (at(shape_.layouts, unit).compute != DType::kBFloat16) {
+    u.part_is_there = false;
+    return {};
+  }
+  if (u.buffer >= 0) {  // others may still be reading it
+    wait(at(buffers_, u.buffer).fetched);
+    wait(at(buffers_, u.buffer).work);
+  }
+  return part(unit, storage(unit, at(own_buffer_, unit)));
+}
+
+void Gatherer::forget_parts() {
+  for (Unit& u : units_) u.part_is_there = false;
+}
+
 void Gatherer::drop(const char* why) {
   for (std::size_t u = 0; u < units_.size(); ++u) {
     if (units_[u].users > 0) {
@@ -96,6 +114,18 @@ void Gatherer::drop(const char* why) {
 }
 
 double Gatherer::take_wait_seconds() { return std::exchange(waited_, 0.0); }
+
+Tensor Gatherer::storage(int unit, int buffer) const {
+  const UnitLayout& layout = at(shape_.layouts, unit);
+  const Tensor& bytes = at(memory_.gathered, buffer);
+  return {bytes.raw(), layout.compute, {layout.padded()}, bytes.device()};
+}
+
+Tensor Gatherer::part(int unit, const Tensor& storage) const {
+  const std::int64_t n = at(shape_.layouts, unit).shard_elems;
+  const std::int64_t begin = mesh_.shard_comm().rank() * n;
+  return storage.slice(0, begin, begin + n);
+}
 
 int Gatherer::find_room(int unit) const {
   if (fixed()) return at(own_buffer_, unit);
@@ -118,18 +148,15 @@ bool Gatherer::better_victim(const Buffer& a, const Buffer& b) const {
 void Gatherer::start(int unit, int buffer) {
   vacate(buffer);
   const UnitLayout& layout = at(shape_.layouts, unit);
-  const Tensor& bytes = at(memory_.gathered, buffer);
-  const Tensor storage(bytes.raw(), layout.compute, {layout.padded()}, bytes.device());
-  Communicator& comm = mesh_.shard_comm();
-  const std::int64_t begin = comm.rank() * layout.shard_elems;
-  const Tensor slice = storage.slice(0, begin, begin + layout.shard_elems);
+  const Tensor whole = storage(unit, buffer);
   Queue queue = queue_of(context_);
   if (host_.holds(unit)) {
-    queue = host_.fetch(unit, slice);
-  } else {
-    kernels::convert(context_, at(memory_.masters, unit), slice);
+    queue = host_.fetch(unit, part(unit, whole));
+  } else if (!at(units_, unit).part_is_there) {
+    kernels::convert(context_, at(memory_.masters, unit), part(unit, whole));
+    at(units_, unit).part_is_there = fixed();
   }
-  point_views(unit, storage);
+  point_views(unit, whole);
   Buffer& b = at(buffers_, buffer);
   b.unit = unit;
   b.wanted = false;
@@ -137,9 +164,9 @@ void Gatherer::start(int unit, int buffer) {
   b.released_at = ++clock_;
   at(units_, unit).buffer = buffer;
   if (host_.holds(unit)) b.fetched = host_.fetched();
-  b.work = comm.all_gather(
+  b.work = mesh_.shard_comm().all_gather(
       {.name = layout.name, .queue = queue},
-      {.buffer = storage.raw(), .per_rank = bytes_of(Elems{layout.shard_elems}, layout.compute)});
+      {.buffer = whole.raw(), .per_rank = bytes_of(Elems{layout.shard_elems}, layout.compute)});
 }
 
 void Gatherer::vacate(int buffer) {

@@ -5,6 +5,9 @@
 // of a unit that backward has released goes first, then that of one that forward has released
 // (backward wants it again), oldest first; that of a prefetched unit only when acquire finds no
 // other.
+//
+// Where every unit has a buffer of its own, this rank's part stays in it from one gather to the
+// next: updates keep it equal to the master, rounded.
 
 #include <vector>
 
@@ -24,14 +27,20 @@ class Gatherer {
   void prefetch(int unit);
   const std::vector<Tensor>& acquire(int unit);
   void release(int unit, Phase phase);
+  /// This rank's part, for an update that writes each new element of the master there too, rounded
+  /// to bf16. Absent: the next gather forms the part anew.
+  Tensor part_to_update(int unit);
   /// Drops all gathered copies. `why` names the caller in the error for a unit still acquired.
   void drop(const char* why);
+  /// Tells that masters were written by other means than part_to_update.
+  void forget_parts();
   double take_wait_seconds();
 
  private:
   struct Unit {
     int buffer = -1;
     int users = 0;
+    bool part_is_there = false;  ///< in its own buffer
     std::vector<Tensor> views;
   };
   struct Buffer {
@@ -44,6 +53,8 @@ class Gatherer {
   };
 
   bool fixed() const { return shape_.gather_pool == 0; }
+  Tensor storage(int unit, int buffer) const;  ///< the whole unit's
+  Tensor part(int unit, const Tensor& storage) const;
   int find_room(int unit) const;
   bool better_victim(const Buffer& a, const Buffer& b) const;
   void start(int unit, int buffer);

@@ -201,7 +201,9 @@ void ZeroStore::update(const ShardUpdate& update, Guess guess) {
   for (int u = 0; u < num_units(); ++u) {
     if (impl_->host.holds(u)) continue;
     const ZeroMemory& memory = impl_->memory;
+    if (!ZeroShape::trainable(layout(u))) continue;
     const std::int64_t n = at(memory.masters, u).numel();
+    const Tensor copy = impl_->gatherer.part_to_update(u);
     for_each_trained_range(
         layout(u), shard_begin(u), n, n,
         [&](const ParameterSpec& parameter, std::int64_t begin, std::int64_t end) {
@@ -209,7 +211,8 @@ void ZeroStore::update(const ShardUpdate& update, Guess guess) {
                                   .master = at(memory.masters, u).slice(0, begin, end),
                                   .m = at(memory.ms, u).slice(0, begin, end),
                                   .v = at(memory.vs, u).slice(0, begin, end),
-                                  .gradient = at(memory.shard_gradients, u).slice(0, begin, end)});
+                                  .gradient = at(memory.shard_gradients, u).slice(0, begin, end),
+                                  .copy_out = copy ? copy.slice(0, begin, end) : Tensor{}});
         });
   }
 }
@@ -232,6 +235,7 @@ bool ZeroStore::sums_are_own() const { return impl_->shape.in_place; }
 
 void ZeroStore::invalidate() {
   impl_->gatherer.drop("invalidate");
+  impl_->gatherer.forget_parts();
   impl_->host.refresh();
 }
 

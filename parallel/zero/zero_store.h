@@ -129,7 +129,7 @@ struct UpdatePiece {
   const ParameterSpec& parameter;
   Tensor master, m, v;
   Tensor gradient;
-  Tensor copy_out;                  ///< absent, or bf16: the new master rounded
+  Tensor copy_out;                  ///< absent, or bf16: receives the new master rounded
   Tensor old_master, old_m, old_v;  ///< absent: master, m and v hold the state to begin from
 };
 /// Runs on any thread; all it needs beside its arguments it holds by value.

@@ -104,6 +104,18 @@ std::vector<std::int64_t> count_gathers(const ZeroShape& shape, const ZeroOption
   return gathers;
 }
 
+/// As the gatherer does it: at each gather, or in a buffer that keeps it only after an update,
+/// which writes bf16 itself.
+std::int64_t formed(const ZeroShape& shape, int u, std::int64_t gathers) {
+  const UnitLayout& unit = shape.layouts[static_cast<std::size_t>(u)];
+  const std::int64_t wide = bytes_of(Elems{unit.shard_elems}, DType::kFloat32).n;
+  const std::int64_t copy = bytes_of(Elems{unit.shard_elems}, unit.compute).n;
+  if (shape.masters_on_host(u)) return gathers * copy;
+  if (shape.gather_pool > 0) return gathers * (wide + copy);
+  if (gathers == 0 || !ZeroShape::trainable(unit)) return 0;
+  return unit.compute == DType::kBFloat16 ? copy : wide + copy;
+}
+
 /// What an offloaded unit's shard costs between host and device.
 void add_host_traffic(const ZeroShape& shape, int u, std::int64_t gathers, ZeroTraffic& t) {
   if (!shape.masters_on_host(u)) return;
@@ -132,10 +144,10 @@ ZeroTraffic plan_traffic(const std::vector<UnitSpec>& units, const MeshShape& me
   t.nvme = shape.nvme_bytes();
   for (std::size_t u = 0; u < shape.layouts.size(); ++u) {
     const UnitLayout& unit = shape.layouts[u];
+    t.formed.n += formed(shape, static_cast<int>(u), gathers[u]);
     const auto gather = [&](std::int64_t times, DType dtype) {
       const std::int64_t own = times * bytes_of(Elems{unit.shard_elems}, dtype).n;
       t.gathers += times;
-      t.own_gathered.n += own;
       t.gathered.n += own * shape.shards;
       t.gather_wire.n += own * (shape.shards - 1);
     };

@@ -27,8 +27,8 @@ struct ZeroTraffic {
   Bytes reduced, reduce_wire, reduce_local;
   /// Of offloaded units: gradients and masters down, parameters and masters up.
   Bytes device_to_host, host_to_device;
-  Bytes nvme;          ///< moments read from a file, and as much is written back
-  Bytes own_gathered;  ///< this rank's part of what is gathered, in the compute dtype
+  Bytes nvme;    ///< moments read from a file, and as much is written back
+  Bytes formed;  ///< read and written where this rank's part of what is gathered is formed
 };
 
 ZeroTraffic plan_traffic(const std::vector<UnitSpec>& units, const MeshShape& mesh,

@@ -60,8 +60,7 @@ Bytes count_update(const MemoryPlan& plan, const parallel::ZeroTraffic& traffic)
   // looked at before, and the shard of the sums zeroed.
   const std::int64_t gradients =
       traffic.reductions == 0 ? 0 : elements * 4 + traffic.reduced.n + traffic.reduce_local.n;
-  // fp32 masters are read where the gathered copy of this rank's part is written.
-  return {optimizer + gradients + 3 * traffic.own_gathered.n};
+  return {optimizer + gradients + traffic.formed.n};
 }
 
 /// Bytes at one network card when `total` bytes are gathered over `ranks` neighbours.

@@ -106,15 +106,20 @@ TEST(StepWork, BytesOfElementwiseKernels) {
 
 TEST(StepWork, UpdateMovesStateAndGradients) {
   const StepWork step = work_of(1, {});
-  // AdamW 28 bytes an element, its norm 4; masters become bf16 copies once. One rank with one slot
-  // forms its gradients in the shard.
-  EXPECT_EQ(step.update.n, kSharded * (28 + 4) + 3 * (kSharded * 2 + kNorms * 4));
+  // AdamW 28 bytes an element and 2 for its bf16 copy, its norm 4. One rank with one slot forms its
+  // gradients in the shard.
+  EXPECT_EQ(step.update.n, kSharded * (28 + 4 + 2));
+  // Two buffers in turn: the copy is formed anew (4 bytes read, 2 written) at each gather.
+  const StepWork turns = work_of(1, {"train.micro_batch=16", "zero.reshard_after=forward"});
+  EXPECT_EQ(turns.update.n, kSharded * (28 + 4) + (kSharded + kLayer) * (4 + 2));
+  const StepWork fp32 = work_of(2, {"train.precision=fp32", "zero.reshard_after=step"});
+  EXPECT_EQ(fp32.traffic.formed.n, kSharded / 2 * (4 + 4));
   // Two slots: the sums' shard is zeroed, the whole gradient is looked at, and added up (read once,
   // accumulator read and written), for each of them.
   const StepWork slots = work_of(
       1, {"train.micro_batch=1", "train.accumulation=2", "train.batch=auto", "reduce.slots=2"});
-  EXPECT_EQ(slots.update.n, kSharded * (28 + 4 + 4) + 2 * (kSharded + kNorms) * (4 + 12) +
-                                3 * (kSharded * 2 + kNorms * 4));
+  EXPECT_EQ(slots.update.n,
+            kSharded * (28 + 4 + 4) + 2 * (kSharded + kNorms) * (4 + 12) + kSharded * 2);
 }
 
 Card round_card() {
