@@ -25,6 +25,14 @@ parallel::ParameterSpec gain_parameter(const std::string& name, std::int64_t hid
 
 }  // namespace
 
+void norm_rows(BlockRun& run, const kernels::RmsNormPlan& plan, const StreamRows& rows,
+               const ConstTensor& gain_D, const Tensor& y_ND, const Tensor& rstd_N) {
+  kernels::rmsnorm_forward(
+      run.context, plan, {.x_ND = rows.x_ND, .residual_ND = rows.update_ND, .gain_D = gain_D},
+      {.sum_ND = rows.update_ND ? rows.sum_ND : Tensor{}, .y_ND = y_ND, .rstd_N = rstd_N},
+      run.workspace);
+}
+
 Layer::Layer(const ModelConfig& model, const RunShape& shape, int index, Keep keep, Check check,
              const ConstTensor& rope_table, UnitBuilder& unit, UnitBuilder& replicated)
     : shape_(shape),
@@ -88,34 +96,30 @@ void Layer::measure(Arena& saved, Arena& scratch) {
   feed_forward_->measure_scratch(scratch);
 }
 
-Tensor Layer::forward(BlockRun& run, const ParameterViews& parameters, const ConstTensor& h_ND) {
+StreamRows Layer::forward(BlockRun& run, const ParameterViews& parameters, const StreamRows& h,
+                          const Tensor& update_ND) {
   out_ = take_rows(run.saved);
   ScratchScope scope(run.scratch);
   take_inner(keep_ == Keep::kInput ? run.scratch : run.saved, run.scratch);
-  const Tensor update = take_rows(run.scratch);
-  run_inner(run, parameters, h_ND, update);
-  kernels::residual_forward(run.context, residual_, {inner_.sum, update}, {out_}, run.workspace);
-  return out_;
+  if (keep_ == Keep::kInput) inner_.sum = out_;  // it outlives the scratch
+  run_inner(run, parameters, h, update_ND);
+  return {inner_.sum, update_ND, out_};
 }
 
-void Layer::run_inner(BlockRun& run, const ParameterViews& parameters, const ConstTensor& h_ND,
+void Layer::run_inner(BlockRun& run, const ParameterViews& parameters, const StreamRows& h,
                       const Tensor& update_ND) {
   const ConstTensor gain1 = parameters.replicated[norm1_index_];
   const ConstTensor gain2 = parameters.replicated[norm2_index_];
-  kernels::rmsnorm_forward(run.context, norm_, {.x_ND = h_ND, .residual_ND = {}, .gain_D = gain1},
-                           {.sum_ND = {}, .y_ND = inner_.y1, .rstd_N = inner_.rstd1},
-                           run.workspace);
+  norm_rows(run, norm_, h, gain1, inner_.y1, inner_.rstd1);
   mixer_->forward(run, parameters, inner_.y1, update_ND);
-  kernels::rmsnorm_forward(
-      run.context, norm_, {.x_ND = h_ND, .residual_ND = update_ND, .gain_D = gain2},
-      {.sum_ND = inner_.sum, .y_ND = inner_.y2, .rstd_N = inner_.rstd2}, run.workspace);
+  norm_rows(run, norm_, {h.rows(), update_ND, inner_.sum}, gain2, inner_.y2, inner_.rstd2);
   feed_forward_->forward(run, parameters, inner_.y2, update_ND);
 }
 
 void Layer::run_again(BlockRun& run, const ParameterViews& parameters, const ConstTensor& h_ND) {
   ScratchScope scope(run.scratch);
   const Tensor update = take_rows(run.scratch);
-  run_inner(run, parameters, h_ND, update);
+  run_inner(run, parameters, {h_ND, {}, {}}, update);
   if (check_ == Check::kYes) compare_output(run, update);
 }
 
@@ -138,9 +142,7 @@ void Layer::compare_output(BlockRun& run, const Tensor& update_ND) const {
 
 void Layer::norm_again(BlockRun& run, const ConstTensor& x_ND, const ConstTensor& gain_D,
                        const Tensor& y_ND, const Tensor& rstd_N) const {
-  if (keep_ != Keep::kCostly) return;
-  kernels::rmsnorm_forward(run.context, norm_, {.x_ND = x_ND, .residual_ND = {}, .gain_D = gain_D},
-                           {.sum_ND = {}, .y_ND = y_ND, .rstd_N = rstd_N}, run.workspace);
+  if (keep_ == Keep::kCostly) norm_rows(run, norm_, {x_ND, {}, {}}, gain_D, y_ND, rstd_N);
 }
 
 void Layer::backward(BlockRun& run, const ParameterViews& parameters,

@@ -12,6 +12,18 @@
 
 namespace k25::trainer {
 
+/// Rows of the residual stream: x, or x + update, which their next norm adds.
+struct StreamRows {
+  ConstTensor x_ND;
+  ConstTensor update_ND;  ///< absent: the rows are x
+  Tensor sum_ND;          ///< where the norm writes x + update; it may be x
+  ConstTensor rows() const { return update_ND ? ConstTensor(sum_ND) : x_ND; }
+};
+
+/// y = norm(rows); rows that are a sum are there afterwards.
+void norm_rows(BlockRun& run, const kernels::RmsNormPlan& plan, const StreamRows& rows,
+               const ConstTensor& gain_D, const Tensor& y_ND, const Tensor& rstd_N);
+
 class Layer {
  public:
   /// `check` (with Keep::kInput): backward compares the output that it forms again with forward's
@@ -22,8 +34,10 @@ class Layer {
 
   Bytes workspace_bytes() const;
   void measure(Arena& saved, Arena& scratch);
-  /// Draws what it keeps, output included, from run.saved; returns the output [N, D].
-  Tensor forward(BlockRun& run, const ParameterViews& parameters, const ConstTensor& h_ND);
+  /// Draws what it keeps, room for its output included, from run.saved. Returns its output, whose
+  /// update lies in `update_ND`, as that of h may.
+  StreamRows forward(BlockRun& run, const ParameterViews& parameters, const StreamRows& h,
+                     const Tensor& update_ND);
   /// `d_ND` holds the gradient of the output and receives the gradient of h. h is forward's h.
   void backward(BlockRun& run, const ParameterViews& parameters, const ParameterViews& gradients,
                 const ConstTensor& h_ND, const Tensor& d_ND);
@@ -34,7 +48,7 @@ class Layer {
   /// time, in `scratch`.
   void take_inner(Arena& inner, Arena& scratch);
   /// Everything up to the feed-forward's update of the stream, which goes to `update`.
-  void run_inner(BlockRun& run, const ParameterViews& parameters, const ConstTensor& h_ND,
+  void run_inner(BlockRun& run, const ParameterViews& parameters, const StreamRows& h,
                  const Tensor& update_ND);
   void run_again(BlockRun& run, const ParameterViews& parameters, const ConstTensor& h_ND);
   void compare_output(BlockRun& run, const Tensor& update_ND) const;

@@ -133,7 +133,7 @@ void Model::take_head(Arena& saved) {
 void Model::measure() {
   Arena saved, scratch;
   saved.take(shape_.compute, {shape_.rows(), config_.hidden});
-  scratch.take(shape_.compute, {shape_.rows(), config_.hidden});  // the gradient of h
+  scratch.take(shape_.compute, {shape_.rows(), config_.hidden});  // an update, the gradient of h
   Bytes workspace = larger(larger(embedding_.workspace_bytes, final_norm_.workspace_bytes),
                            loss_.workspace_bytes);
   for (const auto& layer : layers_) {
@@ -198,23 +198,23 @@ Model::Output Model::forward(Context& context, parallel::ZeroStore& store,
     store.release(0, Phase::kForward);
   }
 
-  Tensor h = embedded_;
+  ScratchScope scope(scratch_);
+  const Tensor update = scratch_.take(shape_.compute, {shape_.rows(), config_.hidden});
+  StreamRows h{embedded_, {}, {}};
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const ProfileRange range(context, "layer", static_cast<std::int64_t>(i));
     const int unit = forward_unit(i + 1);
     const std::vector<Tensor>& parameters = store.acquire(unit);
     prefetch_around(store, static_cast<std::int64_t>(i) + 1, +1);
-    hidden_.push_back(h);
-    h = layers_[i]->forward(run, {parameters, replicated}, h);
+    hidden_.push_back(h.rows());
+    h = layers_[i]->forward(run, {parameters, replicated}, h, update);
     store.release(unit, Phase::kForward);
   }
-  hidden_.push_back(h);
+  hidden_.push_back(h.rows());
 
   const ProfileRange range(context, "head");
   take_head(saved_);
-  kernels::rmsnorm_forward(context, final_norm_,
-                           {.x_ND = h, .residual_ND = {}, .gain_D = replicated[final_gain_index_]},
-                           {.sum_ND = {}, .y_ND = normed_, .rstd_N = rstd_}, run.workspace);
+  norm_rows(run, final_norm_, h, replicated[final_gain_index_], normed_, rstd_);
   run_head(run, store, purpose);
   store.release(replicated_unit(), Phase::kForward);
   return output_;

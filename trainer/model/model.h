@@ -96,7 +96,7 @@ class Model {
   Arena saved_, scratch_;
   // Of the last forward.
   Tensor embedded_, normed_, d_normed_, rstd_, lse_;
-  std::vector<Tensor> hidden_;  // input of each layer, then the head's
+  std::vector<ConstTensor> hidden_;  // input of each layer, then the head's
   Output output_;
 };
 

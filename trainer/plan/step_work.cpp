@@ -38,7 +38,8 @@ void count_moved(const Config& config, std::int64_t recomputed, StepWork& work) 
   const std::int64_t size = dtype_bytes(config.train.precision);
   const std::int64_t d = m.hidden * size, f = m.ffn * size;
   const std::int64_t rotated = 2 * (m.heads + m.kv_heads) * m.head_dim * size;
-  // Norm 2 D, norm with residual 4 D, SwiGLU 3 F, q and k in place, residual 3 D.
+  // A layer formed again: norm 2 D, norm with residual 4 D, SwiGLU 3 F, q and k in place. In
+  // forward the first norm adds the layer before, and the last norm the last layer.
   const std::int64_t inner = 6 * d + rotated + 3 * f;
   // Two norms 4 D each, SwiGLU 5 F, q and k in place.
   const std::int64_t backward = 8 * d + rotated + 5 * f;
@@ -46,7 +47,7 @@ void count_moved(const Config& config, std::int64_t recomputed, StepWork& work) 
   // Logits in fp32 are read; in backward they are read and their gradient is written.
   const std::int64_t logits = m.vocab * 4, logit_gradients = m.vocab * (4 + size);
   const std::int64_t kept = m.layers - recomputed;
-  work.forward.moved = {rows * (m.layers * (inner + 3 * d) + 4 * d + logits)};
+  work.forward.moved = {rows * (m.layers * (inner + 2 * d) + 4 * d + logits)};
   work.backward.moved = {
       rows * (m.layers * backward + recomputed * inner + kept * cheap + 5 * d + logit_gradients)};
 }

@@ -94,10 +94,10 @@ TEST(StepWork, NetworkCardsCarryWhatLeavesTheNode) {
 
 TEST(StepWork, BytesOfElementwiseKernels) {
   const StepWork step = work_of(1, {"train.micro_batch=1"});
-  // One sequence of 32 rows, bf16: forward of a layer 9 D + 2 (q + k) + 3 F, of the ends 4 D and
+  // One sequence of 32 rows, bf16: forward of a layer 8 D + 2 (q + k) + 3 F, of the ends 4 D and
   // fp32 logits.
   const std::int64_t d = 64 * 2, f = 192 * 2, qk = 2 * 3 * 32 * 2;
-  EXPECT_EQ(step.forward.moved.n, 32 * (2 * (9 * d + qk + 3 * f) + 4 * d + 256 * 4));
+  EXPECT_EQ(step.forward.moved.n, 32 * (2 * (8 * d + qk + 3 * f) + 4 * d + 256 * 4));
   EXPECT_EQ(step.backward.moved.n, 32 * (2 * (8 * d + qk + 5 * f) + 5 * d + 256 * 6));
   const StepWork again = work_of(1, {"train.micro_batch=1", "recompute.layers=[2]"});
   EXPECT_EQ(again.backward.moved.n - step.backward.moved.n, 32 * (6 * d + qk + 3 * f));
