@@ -28,9 +28,9 @@ struct Angles {
 };
 
 template <int N, class T>
-__device__ __forceinline__ Angles<N> load_angles(const Args<T>& a, std::int64_t n, std::int64_t i) {
+__device__ __forceinline__ Angles<N> load_angles(const Args<T>& a, std::int32_t position,
+                                                 std::int64_t i) {
   Angles<N> angles;
-  const std::int32_t position = a.position[n];
   if (position >= 0 && position < a.max_position) {
     const float* const row = a.table + position * a.table_stride + i;
     cuda::load_aligned<float, N>(row).widen(angles.cosine);
@@ -52,6 +52,7 @@ __global__ void __launch_bounds__(kThreads, 3) rope_kernel(const Args<T> a) {
   std::int64_t n = std::int64_t{blockIdx.x} * blockDim.z + threadIdx.z;
   const std::int64_t head_stride = blockDim.y;
   for (; n < a.rows; n += row_stride) {
+    const std::int32_t position = a.position[n];  // first: the table waits for it
     for (std::int64_t i = std::int64_t{threadIdx.x} * N; i < a.half; i += blockDim.x * N) {
       const T* const x = a.x + n * a.x_row_stride + i;
       T* const y = a.y + n * a.y_row_stride + i;
@@ -64,7 +65,7 @@ __global__ void __launch_bounds__(kThreads, 3) rope_kernel(const Args<T> a) {
           low[u] = cuda::load_aligned<T, N>(x + at * a.x_head_stride);
           high[u] = cuda::load_aligned<T, N>(x + at * a.x_head_stride + a.half);
         }
-        const Angles<N> angles = load_angles<N>(a, n, i);  // while those are under way
+        const Angles<N> angles = load_angles<N>(a, position, i);  // while those are under way
 #pragma unroll
         for (int u = 0; u < kHeads; ++u) {
           const std::int64_t at = h + u * head_stride;
@@ -86,12 +87,16 @@ __global__ void __launch_bounds__(kThreads, 3) rope_kernel(const Args<T> a) {
 
 template <int N, int kHeads, class T>
 void launch_heads(Context& ctx, const Args<T>& args) {
-  constexpr int kMaxRows = 64;  // CUDA's limit of blockDim.z
+  constexpr int kMaxRows = 64;       // CUDA's limit of blockDim.z
+  constexpr int kBlocksPerSm = 128;  // short ones, so that all multiprocessors end together
   const int x = cuda::power_of_two(cuda::ceil_div(args.half, N), kThreads);
-  const int y = cuda::power_of_two(cuda::ceil_div(args.heads, kHeads), kThreads / x);
+  // All threads have equally many heads, or one less.
+  const std::int64_t turns = cuda::ceil_div(args.heads, std::int64_t{kHeads} * (kThreads / x));
+  const int y = static_cast<int>(cuda::ceil_div(args.heads, kHeads * turns));
   const int z = std::min(kMaxRows, kThreads / (x * y));
   const dim3 block(static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z));
-  rope_kernel<N, kHeads><<<cuda::grid_blocks(ctx, args.rows, z, 16), block, 0, ctx.stream>>>(args);
+  const unsigned grid = cuda::grid_blocks(ctx, args.rows, z, kBlocksPerSm);
+  rope_kernel<N, kHeads><<<grid, block, 0, ctx.stream>>>(args);
   K25_CUDA_CHECK_LAUNCH();
 }
 

@@ -108,12 +108,12 @@ class OpBench {
     });
 
     const RopeDesc desc{.rows = s_.rows,
-                        .heads = s_.heads,
+                        .heads = s_.heads + s_.kv_heads,  // as the model calls it
                         .head_dim = s_.head_dim,
                         .max_position = s_.tokens,
                         .dtype = s_.precision,
                         .device = device()};
-    const auto x = operands.make(s_.precision, {s_.rows, s_.heads, s_.head_dim});
+    const auto x = operands.make(s_.precision, {s_.rows, desc.heads, s_.head_dim});
     const auto table = operands.make(DType::kFloat32, {s_.tokens, s_.head_dim});
     const auto position = operands.indices(s_.rows, s_.tokens);
     report("rope", {.bytes = 2 * size_of(x) + size_of(table)}, [&](int n) {

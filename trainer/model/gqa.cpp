@@ -28,13 +28,6 @@ parallel::ParameterSpec out_parameter(const ModelConfig& m, int layer) {
           .gradient_start = parallel::GradientStart::kWritten};
 }
 
-kernels::RopePlan rope_plan_for(const ModelConfig& model, const RunShape& shape,
-                                std::int64_t heads) {
-  kernels::RopeDesc desc = GqaMixer::rope_desc(model, shape);
-  desc.heads = heads;
-  return kernels::rope_plan(desc);
-}
-
 kernels::AttentionPlan attention_plan_for(const ModelConfig& model, const RunShape& shape,
                                           kernels::AttentionImplementation implementation) {
   return kernels::attention_plan({.batch = shape.batch,
@@ -51,7 +44,7 @@ kernels::AttentionPlan attention_plan_for(const ModelConfig& model, const RunSha
 
 kernels::RopeDesc GqaMixer::rope_desc(const ModelConfig& model, const RunShape& shape) {
   return {.rows = shape.rows(),
-          .heads = model.heads,
+          .heads = model.heads + model.kv_heads,
           .head_dim = model.head_dim,
           .max_position = shape.tokens,
           .theta = model.rope_theta,
@@ -68,8 +61,7 @@ GqaMixer::GqaMixer(const ModelConfig& model, const RunShape& shape, int layer,
       qkv_{shape.rows(), model.hidden, (model.heads + 2 * model.kv_heads) * model.head_dim,
            shape.compute, shape.device},
       out_{shape.rows(), model.heads * model.head_dim, model.hidden, shape.compute, shape.device},
-      rope_q_(rope_plan_for(model, shape, model.heads)),
-      rope_k_(rope_plan_for(model, shape, model.kv_heads)),
+      rope_(kernels::rope_plan(rope_desc(model, shape))),
       attention_(attention_plan_for(model, shape, kernels::AttentionImplementation::kAutomatic)),
       own_attention_(attention_plan_for(model, shape, kernels::AttentionImplementation::kOwn)),
       rope_table_(rope_table),
@@ -78,7 +70,7 @@ GqaMixer::GqaMixer(const ModelConfig& model, const RunShape& shape, int layer,
 
 Bytes GqaMixer::workspace_bytes() const {
   Bytes bytes = larger(qkv_.workspace_bytes(), out_.workspace_bytes());
-  bytes = larger(bytes, larger(rope_q_.workspace_bytes, rope_k_.workspace_bytes));
+  bytes = larger(bytes, rope_.workspace_bytes);
   return larger(bytes, larger(attention_.workspace_bytes, own_attention_.workspace_bytes));
 }
 
@@ -111,19 +103,18 @@ const kernels::AttentionPlan& GqaMixer::attention_plan(const BlockRun& run) cons
                                                                        : attention_;
 }
 
-void GqaMixer::rotate(BlockRun& run, const Heads& heads, bool backward) const {
-  const auto apply = backward ? kernels::rope_backward : kernels::rope_forward;
-  apply(run.context, rope_q_, {heads.q_NHE, run.batch.position_N, rope_table_}, {heads.q_NHE},
-        run.workspace);
-  apply(run.context, rope_k_, {heads.k_NKE, run.batch.position_N, rope_table_}, {heads.k_NKE},
-        run.workspace);
+void GqaMixer::rotate(BlockRun& run, const Tensor& qkv, Turn turn) const {
+  const std::int64_t heads = heads_ + kv_heads_;
+  const Tensor q_and_k = qkv.slice(1, 0, heads * head_dim_).split_dim(1, heads, head_dim_);
+  const auto apply = turn == Turn::kBackward ? kernels::rope_backward : kernels::rope_forward;
+  apply(run.context, rope_, {q_and_k, run.batch.position_N, rope_table_}, {q_and_k}, run.workspace);
 }
 
 void GqaMixer::forward(BlockRun& run, const ParameterViews& parameters, const ConstTensor& x_ND,
                        const Tensor& out_ND) {
   qkv_.forward(run, x_ND, parameters.unit[qkv_index_], saved_qkv_);
   const Heads heads = split(saved_qkv_);
-  rotate(run, heads, false);
+  rotate(run, saved_qkv_, Turn::kForward);
   const Tensor attention = saved_attention_.split_dim(1, heads_, head_dim_);
   kernels::attention_forward(
       run.context, attention_plan(run),
@@ -154,7 +145,7 @@ void GqaMixer::backward(BlockRun& run, const ParameterViews& parameters,
        by_sequence(d_attention.split_dim(1, heads_, head_dim_))},
       {by_sequence(d_heads.q_NHE), by_sequence(d_heads.k_NKE), by_sequence(d_heads.v_NKE)},
       run.workspace);
-  rotate(run, d_heads, true);
+  rotate(run, d_qkv, Turn::kBackward);
 
   qkv_.backward_weight(run, d_qkv, x_ND, gradients.unit[qkv_index_], gradients.first_use);
   qkv_.backward_input(run, d_qkv, parameters.unit[qkv_index_], d_x_ND);

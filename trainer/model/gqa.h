@@ -15,6 +15,7 @@ class GqaMixer : public Sublayer {
   GqaMixer(const ModelConfig& model, const RunShape& shape, int layer,
            const ConstTensor& rope_table, UnitBuilder& unit);
 
+  /// Of q and k together.
   static kernels::RopeDesc rope_desc(const ModelConfig& model, const RunShape& shape);
 
   Bytes workspace_bytes() const override;
@@ -33,12 +34,13 @@ class GqaMixer : public Sublayer {
   Heads split(const Tensor& qkv) const;
   Tensor by_sequence(const Tensor& rows_NHE) const;  // [N, H, E] -> [B, T, H, E]
   const kernels::AttentionPlan& attention_plan(const BlockRun& run) const;
-  void rotate(BlockRun& run, const Heads& heads, bool backward) const;
+  enum class Turn : std::uint8_t { kForward, kBackward };
+  void rotate(BlockRun& run, const Tensor& qkv, Turn turn) const;  // q and k, in place
 
   RunShape shape_;
   std::int64_t heads_, kv_heads_, head_dim_;
   Linear qkv_, out_;
-  kernels::RopePlan rope_q_, rope_k_;
+  kernels::RopePlan rope_;                            // q and k lie side by side
   kernels::AttentionPlan attention_, own_attention_;  // for long and for short documents
   const ConstTensor& rope_table_;
   int qkv_index_, out_index_;
