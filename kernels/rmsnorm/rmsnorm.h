@@ -7,7 +7,8 @@
 //         rows dense.
 //         gain: [D], fp32 (fp64 for fp64). rstd: [N], fp32 (fp64 for fp64): 1 / sqrt(mean + eps).
 // Numerics  Sums in fp32 for fp32 and bf16 storage. `sum` is rounded to its dtype before the norm
-//         reads it, so that backward sees the same value.
+//         reads it, so that backward sees the same value: y and rstd have the bits that the op
+//         gives for x = sum without a residual.
 // Backward  dx = rstd (gain dy - x_hat mean(gain dy x_hat)) + d_sum,  x_hat = sum * rstd;
 //         dgain += sum over rows of dy x_hat (fp32; fp64 for fp64), in blocks of rows that the
 //         shape alone decides.

@@ -172,6 +172,27 @@ TEST_F(RmsNormCudaTest, BackwardMatchesTheOracleInEveryShape) {
   }
 }
 
+TEST_F(RmsNormCudaTest, TheSumAloneDecides) {
+  for (const DType dtype : kFloats) {
+    for (const Sizes& s : kSizes) {
+      for (const Layout& layout : kLayouts) {
+        SCOPED_TRACE(std::to_string(s.rows) + " x " + std::to_string(s.cols) + " " +
+                     std::string(dtype_name(dtype)));
+        const Problem p{s, dtype, layout};
+        const GuardedTensor gain = p.gain();
+        const Forward f = forward(p, Residual::kYes);
+        const Forward plain{p.empty(), p.empty(), GuardedTensor(DType::kFloat32, {s.rows})};
+        const OnGpu sum(gpu(), f.sum), on_gain(gpu(), gain);
+        const OnGpu y(gpu(), plain.y), rstd(gpu(), plain.rstd);
+        rmsnorm_forward(gpu(), p.plan(Device::kCuda), {sum, Tensor(), on_gain}, {Tensor(), y, rstd},
+                        {});
+        EXPECT_EQ(y.fetch().bits(), f.y.bits());
+        EXPECT_EQ(rstd.fetch().bits(), f.rstd.bits());
+      }
+    }
+  }
+}
+
 TEST_F(RmsNormCudaTest, OutputsMayOverwriteInputs) {
   for (const DType dtype : kFloats) {
     for (const std::int64_t cols : {40, 2064, 33000}) {

@@ -212,6 +212,22 @@ TEST(RmsNorm, GradientsMatchFiniteDifferences) {
   });
 }
 
+TEST(RmsNorm, TheSumAloneDecides) {
+  for (const DType dtype : kFloats) {
+    for (const Sizes& s : kSizes) {
+      const GuardedTensor x = random_tensor("x", dtype, {s.rows, s.cols}, {}, -3, 3);
+      const GuardedTensor residual = random_tensor("residual", dtype, {s.rows, s.cols}, {}, -3, 3);
+      const GuardedTensor gain = random_tensor("gain", sum_dtype(dtype), {s.cols}, {}, 0.5, 1.5);
+      op_test::for_each_context([&](Context& ctx) {
+        const Forward f = forward(ctx, x, &residual, gain, s);
+        const Forward plain = forward(ctx, f.sum, nullptr, gain, s);
+        EXPECT_EQ(plain.y.bits(), f.y.bits());
+        EXPECT_EQ(plain.rstd.bits(), f.rstd.bits());
+      });
+    }
+  }
+}
+
 TEST(RmsNorm, SumMayBeEitherInput) {
   for (const DType dtype : kFloats) {
     op_test::for_each_context([&](Context& ctx) {
