@@ -7,38 +7,11 @@
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <sstream>
 
-#include "tests/parallel/zero/toy.h"
+#include "tests/parallel/zero/zero_store_fixture.h"
 
 namespace k25::parallel {
 namespace {
-
-class ZeroStoreTest : public testing::Test {
- protected:
-  ZeroStore make(const ZeroOptions& options) { return make(options, toy_.units()); }
-  ZeroStore make(const ZeroOptions& options, const std::vector<UnitSpec>& units) {
-    return {mesh_, units, options, context_, allocator_};
-  }
-
-  /// Collectives so far whose log line holds both words.
-  int count(const std::string& op, const std::string& unit) const {
-    std::istringstream lines(world_->dump());
-    int found = 0;
-    for (std::string line; std::getline(lines, line);) {
-      const bool hit = line.find(op) != std::string::npos && line.find(unit) != std::string::npos;
-      found += hit ? 1 : 0;
-    }
-    return found;
-  }
-  int gathers(const std::string& unit) const { return count("all_gather", unit); }
-
-  Toy toy_;
-  std::unique_ptr<World> world_ = World::create({});
-  Mesh mesh_{*world_, {}};
-  HostAllocator allocator_;
-  Context context_;
-};
 
 std::string error_of(ErrorKind kind, const std::function<void()>& body) {
   try {
@@ -288,54 +261,6 @@ TEST_F(ZeroStoreTest, GatheredCopiesLiveUntilTheyAreDropped) {
   EXPECT_EQ(first(), 3.0F);
 }
 
-// With a buffer for each unit a part is formed once, and then by the updates alone: those of frozen
-// parameters and of a step without update stay.
-TEST_F(ZeroStoreTest, UpdatesKeepThePartsOfGatheredUnits) {
-  for (const ReshardAfter reshard :
-       {ReshardAfter::kForward, ReshardAfter::kMicroBatch, ReshardAfter::kStep}) {
-    ZeroStore store = make({.reshard_after = reshard, .compute = DType::kBFloat16});
-    toy_.init(store);
-    int copies = 0;
-    const auto expect_rounded_masters = [&](int u) {
-      const std::vector<Tensor>& views = store.acquire(u);
-      for (std::size_t p = 0; p < views.size(); ++p) {
-        if (views[p].dtype() != DType::kBFloat16) continue;
-        const float* master = store.master(u).data<float>() + store.layout(u).offsets[p];
-        for (std::int64_t i = 0; i < views[p].numel(); ++i) {
-          ASSERT_EQ(views[p].data<BFloat16>()[i].bits, BFloat16(master[i]).bits) << u << " " << i;
-        }
-      }
-      store.release(u, Phase::kBackward);
-    };
-    for (int step = 0; step < 3; ++step) {
-      store.begin_step();
-      for (const int u : {5, 3, 2, 0}) expect_rounded_masters(u);
-      store.prefetch(3);  // in flight while the update writes
-      store.end_micro_batch();
-      store.finish_gradients();
-      copies = 0;
-      if (step != 1) {
-        store.update([&](Context&, const UpdatePiece& piece) {
-          EXPECT_FALSE(piece.parameter.frozen);
-          for (std::int64_t i = 0; i < piece.master.numel(); ++i) {
-            float& w = piece.master.data<float>()[i];
-            w = 1.7F * w + 0.1F;
-            if (piece.copy_out) piece.copy_out.data<BFloat16>()[i] = BFloat16(w);
-          }
-          copies += piece.copy_out ? 1 : 0;
-        });
-        // embedding, layers.0 (one parameter is empty), layers.1 (one is frozen)
-        EXPECT_EQ(copies, reshard == ReshardAfter::kForward ? 0 : 1 + 2 + 2);
-      }
-      store.end_step();
-    }
-    for (const int u : {5, 3, 2, 0}) expect_rounded_masters(u);
-    store.master(2).data<float>()[0] = 9.0F;
-    store.invalidate();
-    expect_rounded_masters(2);
-  }
-}
-
 TEST_F(ZeroStoreTest, MicroBatchModeKeepsUnitsUntilItsEnd) {
   ZeroStore store = make({.reshard_after = ReshardAfter::kMicroBatch, .compute = DType::kBFloat16});
   store.begin_step();
@@ -445,57 +370,6 @@ TEST_F(ZeroStoreTest, UnusedUnitsKeepTheSlotSum) {
   }
 }
 
-// Formed in its shard (one slot), with a buffer of its own, and with one of the pool: each step
-// leaves its gradients there, and the next may leave a unit out, or give it nothing but a word.
-TEST_F(ZeroStoreTest, WhatAStepDoesNotWriteIsZero) {
-  for (const std::int64_t slots : {1, 2}) {
-    for (const std::int64_t per_slot : {1, 2}) {
-      ZeroStore store =
-          make({.open_gradients = 2, .slots = slots, .micro_batches_per_slot = per_slot});
-      const auto step = [&](const std::function<void(std::int64_t)>& micro_batch) {
-        store.begin_step();
-        for (std::int64_t i = 0; i < slots * per_slot; ++i) {
-          micro_batch(i);
-          store.end_micro_batch();
-        }
-        store.finish_gradients();
-      };
-      const auto all = [&](int unit, float value) {
-        const Tensor sums = store.shard_gradient(unit);
-        return std::all_of(sums.data<float>(), sums.data<float>() + sums.numel(),
-                           [&](float x) { return x == value; });
-      };
-      step([&](std::int64_t) {
-        for (const int u : {0, 2, 3}) {
-          for (const Tensor& g : store.gradient(u)) {
-            if (g) std::fill_n(g.data<float>(), g.numel(), 7.0F);
-          }
-          store.gradient_done(u);
-        }
-      });
-      EXPECT_EQ(store.shard_gradient(0).data<float>()[0], 7.0F * static_cast<float>(slots));
-      store.end_step();
-      step([&](std::int64_t) { store.gradient_done(2); });
-      for (const int u : {0, 2, 3}) EXPECT_TRUE(all(u, 0.0F)) << u;
-      store.end_step();
-      // Asked for in the slot's last micro-batch only, and twice in it.
-      step([&](std::int64_t i) {
-        if (i % per_slot == per_slot - 1) {
-          store.gradient(0);
-          EXPECT_EQ(store.gradient_state(0), GradientState::kUnwritten);
-          const Tensor g = Toy::open_gradient(store, 0)[0];
-          EXPECT_EQ(store.gradient_state(0), GradientState::kSums);
-          std::fill_n(g.data<float>(), g.numel(), 1.0F);
-        }
-        store.gradient_done(0);
-      });
-      EXPECT_EQ(store.shard_gradient(0).data<float>()[17], static_cast<float>(slots));
-      EXPECT_TRUE(all(2, 0.0F) && all(3, 0.0F));
-      store.end_step();
-    }
-  }
-}
-
 TEST_F(ZeroStoreTest, LibraryModeReducesPerMicroBatchOrPerStep) {
   for (const ReduceAfter after : {ReduceAfter::kMicroBatch, ReduceAfter::kStep}) {
     const int before = count("reduce_scatter", "layers.0");
@@ -531,21 +405,6 @@ TEST_F(ZeroStoreTest, FindsTheFirstGradientThatIsNotFinite) {
   }
   store.begin_step();
   EXPECT_EQ(store.first_bad_gradient().unit, -1);
-}
-
-TEST_F(ZeroStoreTest, OneRankWithOneSlotLeavesTheLookToTheSums) {
-  EXPECT_FALSE(make({.slots = 2}).sums_are_own());
-  ZeroStore store = make({.micro_batches_per_slot = 2});
-  EXPECT_TRUE(store.sums_are_own());
-  store.begin_step();
-  for (int i = 0; i < 2; ++i) {
-    Toy::open_gradient(store, 3)[2].data<float>()[4] = std::nanf("");
-    store.gradient_done(3);
-    store.end_micro_batch();
-  }
-  store.finish_gradients();
-  EXPECT_EQ(store.first_bad_gradient().unit, -1);
-  EXPECT_TRUE(std::isnan(store.shard_gradient(3).data<float>()[store.layout(3).offsets[2] + 4]));
 }
 
 TEST_F(ZeroStoreTest, CallsOutOfOrderNameTheUnit) {
