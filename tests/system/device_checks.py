@@ -60,6 +60,15 @@ class BitChecks(TrainTest):
         self.assertTrue(min(norms) < 0.7 < max(norms), norms)
         return plain
 
+    def check_rounding(self, ranks):
+        """Parameters are rounded by each gather (forward) or by the update."""
+        hashes = {}
+        for reshard in ("forward", "micro_batch", "step"):
+            folder = self.ordered({"train.steps": 3, "train.precision": "bf16", "zero.reshard_after": reshard}, ranks,
+                                  name=reshard)
+            hashes[reshard] = state_hash(folder)
+        self.assertEqual(len(set(hashes.values())), 1, hashes)
+
     def check_recompute(self, changes, ranks):
         plain = self.ordered(changes, ranks, name="plain")
         for name, selection in RECOMPUTES.items():

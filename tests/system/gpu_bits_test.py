@@ -13,7 +13,8 @@ NEAR = {"fp32": 1e-4, "bf16": 1e-2}
 
 class BesideTheCpu(GpuTest):
     def check(self, precision):
-        for name, changes in (("short", {}), ("long", long_sequences())):
+        # One slot: gradients are formed in the shard, by a first product that is written and 11 that are added.
+        for name, changes in (("short", {}), ("long", long_sequences()), ("alone", {"reduce.slots": 1})):
             changes = {**changes, "train.steps": 40, "optim.lr": 1e-3}
             cpu = self.ordered({**changes, "train.device": "cpu"}, name=f"{name}-cpu")
             gpu = self.ordered({**changes, "train.precision": precision}, name=f"{name}-gpu")
@@ -64,6 +65,12 @@ class Bits(GpuTest, BitChecks):
 
     def test_stopped_at_half_in_bf16(self):
         self.check_halves("bf16")
+
+    def test_where_parameters_are_rounded(self):
+        self.check_rounding(None)
+
+    def test_offload_with_one_slot(self):
+        self.check_offload({**BF16, "reduce.slots": 1}, None)
 
     def test_offload_in_fp32(self):
         self.check_offload({}, None)
