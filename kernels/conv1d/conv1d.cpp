@@ -3,6 +3,7 @@
 #include <string>
 
 #include "kernels/conv1d/conv1d_cpu.h"
+#include "kernels/conv1d/conv1d_cuda.h"
 #include "kernels/core/operand.h"
 #include "kernels/sequences/sequence_operands.h"
 
@@ -84,8 +85,10 @@ Conv1dPlan conv1d_plan(const Conv1dDesc& d) {
   check_sequence_shape(kOp, shape_of(d));
   K25_CHECK(d.channels > 0, "conv1d: channels " + std::to_string(d.channels) + " must be positive");
   check_float_dtype(kOp, d.dtype, d.device);
-  K25_CHECK(d.device == Device::kCpu, "conv1d: runs on the CPU only");
-  return {.desc = d, .workspace_bytes = Bytes{0}};
+  if (d.device == Device::kCpu) return {.desc = d, .workspace_bytes = Bytes{0}};
+  return {.desc = d,
+          .workspace_bytes = Bytes{conv1d_partials(d) * d.channels * kConv1dWidth *
+                                   dtype_bytes(accumulator_dtype(d.dtype))}};
 }
 
 void conv1d_forward(Context& ctx, const Conv1dPlan& plan, const Conv1dForwardIn& in,
@@ -97,6 +100,9 @@ void conv1d_forward(Context& ctx, const Conv1dPlan& plan, const Conv1dForwardIn&
   check_state(d, "initial_state_S3D", in.initial_state_S3D);
   check_tokens(d, "y_BTD", out.y_BTD);
   check_state(d, "final_state_S3D", out.final_state_S3D);
+  if constexpr (kWithCuda) {
+    if (d.device == Device::kCuda) return conv1d_forward_cuda(ctx, plan, in, out);
+  }
   switch (d.dtype) {
     case DType::kFloat32:
       return forward_typed<float, float>(ctx, d, in, out);
@@ -108,7 +114,7 @@ void conv1d_forward(Context& ctx, const Conv1dPlan& plan, const Conv1dForwardIn&
 }
 
 void conv1d_backward(Context& ctx, const Conv1dPlan& plan, const Conv1dBackwardIn& in,
-                     const Conv1dBackwardOut& out, Workspace /*workspace*/) {
+                     const Conv1dBackwardOut& out, Workspace workspace) {
   const Conv1dDesc& d = plan.desc;
   check_tokens(d, "dy_BTD", in.dy_BTD);
   check_tokens(d, "x_BTD", in.x_BTD);
@@ -119,6 +125,10 @@ void conv1d_backward(Context& ctx, const Conv1dPlan& plan, const Conv1dBackwardI
   check_tokens(d, "dx_BTD", out.dx_BTD);
   if (out.dweight_DW) check_weight(d, "dweight_DW", out.dweight_DW);
   check_state(d, "dinitial_state_S3D", out.dinitial_state_S3D);
+  check_workspace(kOp, workspace, plan.workspace_bytes);
+  if constexpr (kWithCuda) {
+    if (d.device == Device::kCuda) return conv1d_backward_cuda(ctx, plan, in, out, workspace);
+  }
   switch (d.dtype) {
     case DType::kFloat32:
       return backward_typed<float, float>(ctx, d, in, out);

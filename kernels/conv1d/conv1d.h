@@ -17,9 +17,10 @@
 // Numerics  fp32 for fp32 and bf16 storage, one rounding. dweight is summed over blocks of tokens
 //         which the lengths alone decide. Equal bits on all instruction sets; bits of a sequence do
 //         not depend on where it lies, nor can a NaN of another one reach it.
-// Devices  CPU.
+// Devices  CPU and CUDA, which add in different orders. On CUDA the contents of borders are not read
+//         back (sequences.h).
 // Aliasing  outputs overlap no input, except that final_state may be initial_state.
-// Workspace  none.
+// Workspace  backward on CUDA: partial sums of dweight. All else: none.
 // Errors  kUsage for shapes, dtypes, strides and borders that do not fit.
 
 #include "kernels/core/context.h"
@@ -39,7 +40,7 @@ struct Conv1dDesc {
 
 struct Conv1dPlan {
   Conv1dDesc desc;
-  Bytes workspace_bytes;  ///< 0
+  Bytes workspace_bytes;  ///< of backward; 0 on the CPU
 };
 
 struct Conv1dForwardIn {

@@ -7,6 +7,7 @@
 #include "kernels/core/operand.h"
 #include "kernels/core/row_partials.h"
 #include "kernels/gated_rmsnorm/gated_rmsnorm_cpu.h"
+#include "kernels/gated_rmsnorm/gated_rmsnorm_cuda.h"
 
 namespace k25::kernels {
 namespace {
@@ -84,10 +85,11 @@ GatedRmsNormPlan gated_rmsnorm_plan(const GatedRmsNormDesc& d) {
   check_float_dtype(kOp, d.dtype, d.device);
   K25_CHECK(std::isfinite(d.eps) && d.eps > 0,
             "gated_rmsnorm: eps " + std::to_string(d.eps) + " must be positive and finite");
-  K25_CHECK(d.device == Device::kCpu, "gated_rmsnorm: runs on the CPU only");
   const std::int64_t size = dtype_bytes(accumulator_dtype(d.dtype));
+  const std::int64_t partials =
+      d.device == Device::kCuda ? gated_rmsnorm_partials(d) : partial_count(d.rows);
   return {.desc = d,
-          .workspace_bytes = Bytes{partial_count(d.rows) * d.cols * size},
+          .workspace_bytes = Bytes{partials * d.cols * size},
           .saved_bytes = Bytes{d.rows * d.heads * size}};
 }
 
@@ -101,6 +103,9 @@ void gated_rmsnorm_forward(Context& ctx, const GatedRmsNormPlan& plan,
   check_rows(d, "y_NHD", out.y_NHD);
   check_rstd(d, out.rstd_NH);
   if (d.rows == 0) return;
+  if constexpr (kWithCuda) {
+    if (d.device == Device::kCuda) return gated_rmsnorm_forward_cuda(ctx, plan, in, out);
+  }
   switch (d.dtype) {
     case DType::kFloat32:
       return forward_typed<float, float>(ctx, d, in, out);
@@ -125,6 +130,11 @@ void gated_rmsnorm_backward(Context& ctx, const GatedRmsNormPlan& plan,
   if (out.dgain_D) check_gain(d, "dgain_D", out.dgain_D);
   check_workspace(kOp, workspace, plan.workspace_bytes);
   if (d.rows == 0) return;
+  if constexpr (kWithCuda) {
+    if (d.device == Device::kCuda) {
+      return gated_rmsnorm_backward_cuda(ctx, plan, in, out, workspace);
+    }
+  }
   switch (d.dtype) {
     case DType::kFloat32:
       return backward_typed<float, float>(ctx, d, in, out, workspace);

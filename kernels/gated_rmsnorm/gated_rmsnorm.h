@@ -10,7 +10,7 @@
 //         dx = rstd (z - n mean(z n));  dgate = dy n gain s (1 - s), both overwritten;
 //         dgain += sum over rows and heads of dy n s, in blocks of rows that the shape decides.
 // Aliasing  y may be x or gate; dx may be dy or x, dgate may be dy or gate.
-// Devices  CPU; equal bits on all instruction sets.
+// Devices  CPU, with equal bits on all instruction sets, and CUDA, which adds in another order.
 // Workspace  backward: partial sums of dgain. Forward: none.
 // Source  Zhang and Sennrich, "Root mean square layer normalization", NeurIPS 2019;
 //         Kimi Team, "Kimi Linear", 2025, section 4 (the gate).

@@ -7,6 +7,7 @@
 #include "kernels/core/operand.h"
 #include "kernels/core/row_partials.h"
 #include "kernels/kda_gate/kda_gate_cpu.h"
+#include "kernels/kda_gate/kda_gate_cuda.h"
 
 namespace k25::kernels {
 namespace {
@@ -148,10 +149,11 @@ KdaGatePlan kda_gate_plan(const KdaGateDesc& d) {
   K25_CHECK(
       d.gate == KdaGate::kSoftplus || (std::isfinite(d.lower_bound) && d.lower_bound < 0),
       "kda_gate: lower_bound " + std::to_string(d.lower_bound) + " must be negative and finite");
-  K25_CHECK(d.device == Device::kCpu, "kda_gate: runs on the CPU only");
+  const std::int64_t elements = d.device == Device::kCuda
+                                    ? kda_gate_partials(d).floats(d)
+                                    : partial_count(d.rows) * partial_size(d);
   return {.desc = d,
-          .workspace_bytes = Bytes{partial_count(d.rows) * partial_size(d) *
-                                   dtype_bytes(accumulator_dtype(d.dtype))}};
+          .workspace_bytes = Bytes{elements * dtype_bytes(accumulator_dtype(d.dtype))}};
 }
 
 void kda_gate_forward(Context& ctx, const KdaGatePlan& plan, const KdaGateForwardIn& in,
@@ -160,6 +162,9 @@ void kda_gate_forward(Context& ctx, const KdaGatePlan& plan, const KdaGateForwar
   check_inputs(d, in);
   check_rows(d, "g_NMK", out.g_NMK, accumulator_dtype(d.dtype));
   if (d.rows == 0) return;
+  if constexpr (kWithCuda) {
+    if (d.device == Device::kCuda) return kda_gate_forward_cuda(ctx, plan, in, out);
+  }
   switch (d.dtype) {
     case DType::kFloat32:
       return forward_typed<float, float>(ctx, d, in, out);
@@ -180,6 +185,9 @@ void kda_gate_backward(Context& ctx, const KdaGatePlan& plan, const KdaGateBackw
   if (out.ddt_bias_MK) check_dt_bias(d, "ddt_bias_MK", out.ddt_bias_MK);
   check_workspace(kOp, workspace, plan.workspace_bytes);
   if (d.rows == 0) return;
+  if constexpr (kWithCuda) {
+    if (d.device == Device::kCuda) return kda_gate_backward_cuda(ctx, plan, in, out, workspace);
+  }
   switch (d.dtype) {
     case DType::kFloat32:
       return backward_typed<float, float>(ctx, d, in, out, workspace);
@@ -195,7 +203,6 @@ KdaBetaPlan kda_beta_plan(const KdaBetaDesc& d) {
                                             " must not be negative, heads " +
                                             std::to_string(d.heads) + " must be positive");
   check_float_dtype(kBetaOp, d.dtype, d.device);
-  K25_CHECK(d.device == Device::kCpu, "kda_beta: runs on the CPU only");
   return {.desc = d, .workspace_bytes = Bytes{0}};
 }
 
@@ -205,6 +212,9 @@ void kda_beta_forward(Context& ctx, const KdaBetaPlan& plan, const KdaBetaForwar
   check_beta(d, "b_NM", in.b_NM, d.dtype);
   check_beta(d, "beta_NM", out.beta_NM, accumulator_dtype(d.dtype));
   if (d.rows == 0) return;
+  if constexpr (kWithCuda) {
+    if (d.device == Device::kCuda) return kda_beta_forward_cuda(ctx, plan, in, out);
+  }
   switch (d.dtype) {
     case DType::kFloat32:
       return beta_forward_typed<float, float>(ctx, d, in, out);
@@ -222,6 +232,9 @@ void kda_beta_backward(Context& ctx, const KdaBetaPlan& plan, const KdaBetaBackw
   check_beta(d, "b_NM", in.b_NM, d.dtype);
   check_beta(d, "db_NM", out.db_NM, d.dtype);
   if (d.rows == 0) return;
+  if constexpr (kWithCuda) {
+    if (d.device == Device::kCuda) return kda_beta_backward_cuda(ctx, plan, in, out);
+  }
   switch (d.dtype) {
     case DType::kFloat32:
       return beta_backward_typed<float, float>(ctx, d, in, out);

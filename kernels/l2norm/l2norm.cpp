@@ -6,6 +6,7 @@
 
 #include "kernels/core/operand.h"
 #include "kernels/l2norm/l2norm_cpu.h"
+#include "kernels/l2norm/l2norm_cuda.h"
 
 namespace k25::kernels {
 namespace {
@@ -62,7 +63,6 @@ L2NormPlan l2norm_plan(const L2NormDesc& d) {
   check_float_dtype(kOp, d.dtype, d.device);
   K25_CHECK(std::isfinite(d.eps) && d.eps > 0,
             "l2norm: eps " + std::to_string(d.eps) + " must be positive and finite");
-  K25_CHECK(d.device == Device::kCpu, "l2norm: runs on the CPU only");
   return {.desc = d,
           .workspace_bytes = Bytes{0},
           .saved_bytes = Bytes{d.rows * d.heads * dtype_bytes(accumulator_dtype(d.dtype))}};
@@ -75,6 +75,9 @@ void l2norm_forward(Context& ctx, const L2NormPlan& plan, const L2NormForwardIn&
   check_rows(d, "y_NHD", out.y_NHD);
   check_rstd(d, out.rstd_NH);
   if (d.rows == 0) return;
+  if constexpr (kWithCuda) {
+    if (d.device == Device::kCuda) return l2norm_forward_cuda(ctx, plan, in, out);
+  }
   switch (d.dtype) {
     case DType::kFloat32:
       return forward_typed<float, float>(ctx, d, in, out);
@@ -93,6 +96,9 @@ void l2norm_backward(Context& ctx, const L2NormPlan& plan, const L2NormBackwardI
   check_rstd(d, in.rstd_NH);
   check_rows(d, "dx_NHD", out.dx_NHD);
   if (d.rows == 0) return;
+  if constexpr (kWithCuda) {
+    if (d.device == Device::kCuda) return l2norm_backward_cuda(ctx, plan, in, out);
+  }
   switch (d.dtype) {
     case DType::kFloat32:
       return backward_typed<float, float>(ctx, d, in, out);

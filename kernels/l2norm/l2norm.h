@@ -8,7 +8,7 @@
 // Backward  from y as it is stored, so that x need not be kept:
 //         dx = rstd (dy - y sum(y dy)), overwritten.
 // Aliasing  y may be x; dx may be dy.
-// Devices  CPU; equal bits on all instruction sets.
+// Devices  CPU, with equal bits on all instruction sets, and CUDA, which adds in another order.
 // Workspace  none.
 
 #include "kernels/core/context.h"

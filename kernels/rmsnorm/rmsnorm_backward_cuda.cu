@@ -7,6 +7,7 @@
 
 #include "kernels/core/cuda_check.h"
 #include "kernels/core/cuda_math.cuh"
+#include "kernels/core/cuda_partials.cuh"
 #include "kernels/rmsnorm/rmsnorm_backward_shape.h"
 #include "kernels/rmsnorm/rmsnorm_cuda.h"
 
@@ -232,34 +233,6 @@ __global__ void __launch_bounds__(kLongThreads) dx_long_kernel(const Args<T> a) 
   }
 }
 
-constexpr int kJoinLanes = 32;  // sums of a column that run side by side
-
-/// dgain += partials: lane y adds rows y, y + 32, ... in order, then the lanes are added in order.
-__global__ void __launch_bounds__(cuda::kWarp* kJoinLanes)
-    add_partials_kernel(const float* partials, std::int64_t count, std::int64_t cols,
-                        float* dgain) {
-  __shared__ float lanes[kJoinLanes][cuda::kWarp + 1];
-  for (std::int64_t first = std::int64_t{blockIdx.x} * cuda::kWarp; first < cols;
-       first += std::int64_t{gridDim.x} * cuda::kWarp) {
-    const std::int64_t c = first + threadIdx.x;
-    float total = 0;
-    if (c < cols) {
-#pragma unroll 8
-      for (std::int64_t p = threadIdx.y; p < count; p += kJoinLanes)
-        total += partials[p * cols + c];
-    }
-    lanes[threadIdx.y][threadIdx.x] = total;
-    __syncthreads();
-    if (threadIdx.y == 0 && c < cols) {
-      total = 0;
-#pragma unroll
-      for (int l = 0; l < kJoinLanes; ++l) total += lanes[l][threadIdx.x];
-      dgain[c] += total;
-    }
-    __syncthreads();
-  }
-}
-
 template <int kTiles, Access kAccess, class T>
 void launch_rows(Context& ctx, const Args<T>& args, const RmsNormBackwardShape& shape) {
   constexpr int kFreeShared = 47 * 1024;  // of 48 KiB, the kernel's own arrays take some
@@ -323,10 +296,7 @@ void backward(Context& ctx, const RmsNormDesc& d, const RmsNormBackwardIn& in,
     launch<Access::kScalar>(ctx, args, shape);
   }
   if (!out.dgain_D) return;
-  const dim3 block(cuda::kWarp, kJoinLanes);
-  add_partials_kernel<<<cuda::grid_blocks(ctx, d.cols, cuda::kWarp, 8), block, 0, ctx.stream>>>(
-      args.partials, shape.partials, d.cols, out.dgain_D.data<float>());
-  K25_CUDA_CHECK_LAUNCH();
+  cuda::add_partials(ctx, args.partials, shape.partials, d.cols, out.dgain_D.data<float>());
 }
 
 }  // namespace

@@ -9,6 +9,9 @@
 // Documents  without border, doc_begin and doc_end [B, T] int32 (as for kernels/attention) may cut
 //         rows into documents, begin <= t < end. An initial state enters the first document of its
 //         row, a final one leaves the last; all other documents begin at zero.
+// Devices  borders in device memory are not read back: ops bound what they find there, so that
+//         wrong contents give numbers without meaning but no foreign access. check_sequence_borders
+//         on a host copy, for Device::kCpu, finds them.
 // Errors  kUsage naming op, border, row, token and document that do not fit.
 
 #include <string_view>
