@@ -7,82 +7,17 @@
 #include <vector>
 
 #include "tests/kernels/op_test.h"
+#include "tests/kernels/kda_gate/kda_gate_problem.h"
 
-namespace k25::kernels {
+namespace k25::kda_gate_test {
 namespace {
 
 using op_test::all_near;
 using op_test::for_each_context;
 using op_test::for_each_isa;
-using op_test::GuardedTensor;
-using op_test::Layout;
-using op_test::random_tensor;
-using op_test::Scratch;
 using op_test::throws_error;
 
-DType sum_dtype(DType t) { return t == DType::kFloat64 ? t : DType::kFloat32; }
-
-enum class Kind { kSoftplus, kLowerBound, kLowerBoundWithoutA };
-constexpr Kind kKinds[] = {Kind::kSoftplus, Kind::kLowerBound, Kind::kLowerBoundWithoutA};
-
-struct Sizes {
-  std::int64_t rows, heads, cols;
-};
 constexpr Sizes kSizes[] = {{0, 2, 4}, {1, 1, 1}, {3, 2, 15}, {33, 3, 17}, {1030, 2, 16}};
-
-struct Problem {
-  KdaGateDesc desc;
-  Kind kind;
-  GuardedTensor f, a_log, dt_bias, g, dg, df, da_log, ddt_bias;
-
-  Problem(Kind k, Sizes s, DType dtype = DType::kFloat64, Layout layout = {})
-      : desc{.rows = s.rows,
-             .heads = s.heads,
-             .cols = s.cols,
-             .gate = k == Kind::kSoftplus ? KdaGate::kSoftplus : KdaGate::kLowerBound,
-             .dtype = dtype},
-        kind(k),
-        f(random_tensor("f", dtype, {s.rows, s.heads, s.cols}, layout, -6, 6)),
-        a_log(random_tensor("a_log", sum_dtype(dtype), {s.heads}, {}, -1, 2)),
-        dt_bias(random_tensor("dt_bias", sum_dtype(dtype), {s.heads, s.cols}, {}, -4, 1)),
-        g(sum_dtype(dtype), {s.rows, s.heads, s.cols}, layout),
-        dg(random_tensor("dg", sum_dtype(dtype), {s.rows, s.heads, s.cols}, layout)),
-        df(dtype, {s.rows, s.heads, s.cols}, layout),
-        da_log(sum_dtype(dtype), {s.heads}),
-        ddt_bias(sum_dtype(dtype), {s.heads, s.cols}) {
-    da_log.fill(0);
-    ddt_bias.fill(0);
-  }
-
-  ConstTensor rate() const {
-    return kind == Kind::kLowerBoundWithoutA ? ConstTensor() : ConstTensor(a_log);
-  }
-  void forward(Context& ctx) const {
-    kda_gate_forward(ctx, kda_gate_plan(desc), {f, rate(), dt_bias}, {g}, {});
-  }
-  void backward(Context& ctx) const {
-    const KdaGatePlan plan = kda_gate_plan(desc);
-    const Scratch scratch(plan.workspace_bytes);
-    const Tensor da = kind == Kind::kLowerBoundWithoutA ? Tensor() : da_log.tensor();
-    kda_gate_backward(ctx, plan, {dg, f, rate(), dt_bias}, {df, da, ddt_bias}, scratch.workspace());
-  }
-  /// Independent of the op: through log and tanh, in long double.
-  std::vector<double> naive() const {
-    std::vector<double> out;
-    for (std::int64_t i = 0; i < f.count(); ++i) {
-      const std::int64_t m = i / desc.cols % desc.heads;
-      const long double x =
-          f.get(i) + static_cast<long double>(dt_bias.get(m * desc.cols + i % desc.cols));
-      const long double a =
-          kind == Kind::kLowerBoundWithoutA ? 1 : std::exp(static_cast<long double>(a_log.get(m)));
-      const long double y = kind == Kind::kSoftplus
-                                ? -a * std::log(1 + std::exp(x))
-                                : desc.lower_bound * (1 + std::tanh(a * x / 2)) / 2;
-      out.push_back(static_cast<double>(y));
-    }
-    return out;
-  }
-};
 
 TEST(KdaGate, ByHand) {
   for_each_isa([](Context& ctx) {
@@ -283,15 +218,16 @@ TEST(KdaGate, RefusesWhatDoesNotFit) {
   no_plan({.rows = 1, .heads = 0, .cols = 4}, {"heads 0"});
   no_plan({.rows = 1, .cols = 0}, {"cols 0"});
   no_plan({.rows = 1, .cols = 4, .dtype = DType::kInt32}, {"int32"});
-  no_plan({.rows = 1, .cols = 4, .device = Device::kCuda}, {"CPU only"});
+  no_plan({.rows = 1, .cols = 4, .dtype = DType::kFloat64, .device = Device::kCuda},
+          {"fp64 runs on the CPU only"});
   for (const double bound : {0.0, 5.0, std::nan(""), -HUGE_VAL}) {
     no_plan({.rows = 1, .cols = 4, .gate = KdaGate::kLowerBound, .lower_bound = bound},
             {"lower_bound", "negative and finite"});
   }
   EXPECT_TRUE(throws_error([] { kda_beta_plan({.rows = -1}); }, usage, {"kda_beta: rows -1"}));
   EXPECT_TRUE(throws_error([] { kda_beta_plan({.rows = 1, .heads = 0}); }, usage, {"heads 0"}));
-  EXPECT_TRUE(throws_error([] { kda_beta_plan({.rows = 1, .device = Device::kCuda}); }, usage,
-                           {"CPU only"}));
+  EXPECT_TRUE(throws_error([] { kda_beta_plan({.rows = 1, .dtype = DType::kFloat64, .device = Device::kCuda}); }, usage,
+                           {"fp64 runs on the CPU only"}));
 
   const Problem p(Kind::kSoftplus, {2, 3, 4}, DType::kBFloat16);
   const KdaGatePlan plan = kda_gate_plan(p.desc);
@@ -311,4 +247,4 @@ TEST(KdaGate, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace k25::kernels
+}  // namespace k25::kda_gate_test

@@ -8,59 +8,18 @@
 #include <vector>
 
 #include "tests/kernels/op_test.h"
+#include "tests/kernels/l2norm/l2norm_problem.h"
 
-namespace k25::kernels {
+namespace k25::l2norm_test {
 namespace {
 
 using op_test::all_near;
 using op_test::for_each_context;
 using op_test::for_each_isa;
-using op_test::GuardedTensor;
-using op_test::Layout;
-using op_test::random_tensor;
 using op_test::throws_error;
 
-DType sum_dtype(DType t) { return t == DType::kFloat64 ? t : DType::kFloat32; }
-
-struct Sizes {
-  std::int64_t rows, heads, cols;
-};
 constexpr Sizes kSizes[] = {{0, 2, 4},   {1, 1, 1},   {3, 2, 15},   {31, 1, 16},
                             {32, 3, 17}, {33, 2, 64}, {65, 1, 130}, {5, 4, 128}};
-
-struct Problem {
-  L2NormDesc desc;
-  GuardedTensor x, y, rstd, dy, dx;
-
-  explicit Problem(Sizes s, DType dtype = DType::kFloat64, Layout layout = {})
-      : desc{.rows = s.rows, .heads = s.heads, .cols = s.cols, .dtype = dtype},
-        x(random_tensor("x", dtype, {s.rows, s.heads, s.cols}, layout, -2, 2)),
-        y(dtype, {s.rows, s.heads, s.cols}, layout),
-        rstd(sum_dtype(dtype), {s.rows, s.heads}),
-        dy(random_tensor("dy", dtype, {s.rows, s.heads, s.cols}, layout)),
-        dx(dtype, {s.rows, s.heads, s.cols}, layout) {}
-
-  void forward(Context& ctx) const { l2norm_forward(ctx, l2norm_plan(desc), {x}, {y, rstd}, {}); }
-  void backward(Context& ctx) const {
-    l2norm_backward(ctx, l2norm_plan(desc), {dy, y, rstd}, {dx}, {});
-  }
-  template <class S>
-  std::vector<double> naive() const {
-    using std::sqrt;
-    std::vector<double> out;
-    for (std::int64_t r = 0; r < desc.rows * desc.heads; ++r) {
-      S sum(0);
-      for (std::int64_t i = 0; i < desc.cols; ++i) {
-        const S v(x.get(r * desc.cols + i));
-        sum += v * v;
-      }
-      for (std::int64_t i = 0; i < desc.cols; ++i) {
-        out.push_back(static_cast<double>(S(x.get(r * desc.cols + i)) / sqrt(sum + S(desc.eps))));
-      }
-    }
-    return out;
-  }
-};
 
 TEST(L2Norm, ByHand) {
   for_each_isa([](Context& ctx) {
@@ -172,7 +131,8 @@ TEST(L2Norm, RefusesWhatDoesNotFit) {
   no_plan({.rows = 1, .cols = 4, .dtype = DType::kUInt8}, {"uint8"});
   no_plan({.rows = 1, .cols = 4, .eps = 0}, {"eps", "positive"});
   no_plan({.rows = 1, .cols = 4, .eps = std::nan("")}, {"eps"});
-  no_plan({.rows = 1, .cols = 4, .device = Device::kCuda}, {"CPU only"});
+  no_plan({.rows = 1, .cols = 4, .dtype = DType::kFloat64, .device = Device::kCuda},
+          {"fp64 runs on the CPU only"});
   const Problem p({2, 3, 4}, DType::kBFloat16);
   const L2NormPlan plan = l2norm_plan(p.desc);
   EXPECT_EQ(plan.saved_bytes.n, 24);
@@ -186,4 +146,4 @@ TEST(L2Norm, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace k25::kernels
+}  // namespace k25::l2norm_test
