@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <type_traits>
 
 #include "kernels/core/buffer.h"
 #include "kernels/core/operand.h"
 #include "kernels/kda/kda_cpu.h"
+#include "kernels/kda/kda_cuda.h"
 #include "kernels/kda/kda_operands.h"
 #include "kernels/sequences/sequence_operands.h"
 
@@ -74,6 +76,7 @@ void check_checkpoints(const KdaDesc& d, const KdaForwardIn& in, const KdaForwar
   check_operand(kOp, "checkpoint_SNMKV", out.checkpoint_SNMKV, accumulator_dtype(d.dtype),
                 {sequences, d.checkpoints, d.value_heads, d.key_dim, d.value_dim}, Density::kRows,
                 d.device);
+  if (d.device == Device::kCuda) return;  // their contents are not read back
   for (std::int64_t s = 0; s < sequences; ++s) {
     const std::int32_t* const offsets =
         in.checkpoint_offset_SN.data<std::int32_t>() + s * in.checkpoint_offset_SN.stride(0);
@@ -178,10 +181,31 @@ void forward_typed(Context& ctx, const KdaDesc& d, const KdaForwardIn& in, const
     args.offset_stride = in.checkpoint_offset_SN.stride(0);
   }
   if (d.keep == KdaKeep::kStates) args.kept = static_cast<A*>(out.saved.raw());
+  if constexpr (kWithCuda && !std::is_same_v<T, double>) {
+    if (d.device == Device::kCuda) {
+      return kda_forward_cuda(ctx,
+                              {args, sequences_of(d), static_cast<float*>(workspace.data)});
+    }
+  }
   const auto* const c = &call;
   parallel_for(ctx.threads, c->cut.units, c->cut.grain, [c](std::int64_t begin, std::int64_t end) {
     K25_ISA_CALL(c->isa, kda_forward_cpu, c->args, begin, end, c->slot(begin));
   });
+}
+
+/// Backward on the GPU: where forward kept no states, it runs again and leaves them in the workspace.
+template <class T>
+void backward_on_gpu(Context& ctx, const KdaDesc& d, KdaArgs<T, float> args, Workspace workspace) {
+  auto* scratch = static_cast<float*>(workspace.data);
+  if (args.kept == nullptr && args.sizes.boundaries > 0) {
+    args.kept = scratch;
+    scratch += kda_kept_floats(args.sizes, d.batch);
+    KdaArgs<T, float> again = args;
+    again.out = {};
+    again.final = {};
+    kda_forward_cuda(ctx, {again, sequences_of(d), scratch});
+  }
+  kda_backward_cuda(ctx, {args, sequences_of(d), scratch});
 }
 
 template <class T, class A>
@@ -203,6 +227,9 @@ void backward_typed(Context& ctx, const KdaDesc& d, const KdaBackwardIn& in,
   if (d.keep == KdaKeep::kStates) {
     args.kept = const_cast<A*>(static_cast<const A*>(in.saved.raw()));  // backward only reads it
   }
+  if constexpr (kWithCuda && !std::is_same_v<T, double>) {
+    if (d.device == Device::kCuda) return backward_on_gpu(ctx, d, args, workspace);
+  }
   const auto* const c = &call;
   parallel_for(ctx.threads, c->cut.units, c->cut.grain, [c](std::int64_t begin, std::int64_t end) {
     K25_ISA_CALL(c->isa, kda_backward_cpu, c->args, begin, end, c->slot(begin));
@@ -222,7 +249,26 @@ void check_desc(const KdaDesc& d) {
   check_float_dtype(kOp, d.dtype, d.device);
   K25_CHECK(std::isfinite(d.scale) && d.scale >= 0,
             "kda: scale must be positive, or 0 for 1 / sqrt(key_dim)");
-  K25_CHECK(d.device == Device::kCpu, "kda: runs on the CPU only");
+  if (d.device == Device::kCpu) return;
+  K25_CHECK(d.form == KdaForm::kChunked,
+            "kda: the recurrent form runs on the CPU only; use the chunked one");
+  K25_CHECK(kda_cuda_takes(d.key_dim) && kda_cuda_takes(d.value_dim),
+            "kda: key_dim " + std::to_string(d.key_dim) + " and value_dim " +
+                std::to_string(d.value_dim) + "; on the GPU each must be 64 or 128");
+}
+
+/// What the blocks of each direction take on the GPU, in bytes.
+void plan_for_gpu(const KdaSizes& s, KdaPlan& plan) {
+  constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t sequences = sequences_of(plan.desc);
+  const std::int64_t forward =
+      kda_forward_blocks(s, sequences) * kda_forward_block_floats(s) * kFloat;
+  const std::int64_t backward =
+      kda_backward_blocks(s, sequences) * kda_backward_block_floats(s) * kFloat;
+  const std::int64_t kept = kda_kept_floats(s, plan.desc.batch) * kFloat;
+  plan.forward_workspace_bytes = Bytes{forward};
+  plan.backward_workspace_bytes =
+      Bytes{s.keeps_states ? backward : kept + std::max(forward, backward)};
 }
 
 }  // namespace
@@ -236,6 +282,7 @@ KdaPlan kda_plan(const KdaDesc& desc) {
   const std::int64_t slots = cut_of(d).slots;
   plan.forward_workspace_bytes = Bytes{slots * slot_bytes(d, kda_forward_scratch(s))};
   plan.backward_workspace_bytes = Bytes{slots * slot_bytes(d, kda_backward_scratch(s))};
+  if (d.device == Device::kCuda) plan_for_gpu(s, plan);
   plan.workspace_bytes =
       Bytes{std::max(plan.forward_workspace_bytes.n, plan.backward_workspace_bytes.n)};
   if (d.keep == KdaKeep::kStates) {

@@ -34,7 +34,10 @@
 //         bits depend on shape, lengths and instruction set, never on threads, on where a sequence
 //         lies or on its neighbours, whose NaN cannot leak; nor does a NaN reach earlier outputs of
 //         its own sequence.
-// Devices  CPU.
+// Devices  CPU; CUDA with kChunked and key and value dims of 64 and 128, which adds in another
+//         order: there bits depend on shape, lengths and GPU. Borders and checkpoint offsets in
+//         device memory are not read back: what does not fit gives numbers without meaning, or no
+//         checkpoint, but no foreign access.
 // Aliasing  outputs overlap no input, except that final_state may be initial_state.
 // Errors  kUsage naming what does not fit: shapes, borders, documents, offsets.
 // Source  Kimi Team, "Kimi Linear: An Expressive, Efficient Attention Architecture", 2025, eq. 1;
