@@ -5,6 +5,7 @@
 
 #include "kernels/kda/kda_cuda.h"
 #include "kernels/kda/kda_products_cuda.cuh"
+#include "kernels/kda/kda_views_cuda.cuh"
 #include "kernels/sequences/sequence_view_cuda.cuh"
 
 namespace k25::kernels::kda_cuda {
@@ -81,26 +82,6 @@ struct Chunk {
     return by;
   }
 };
-
-template <class T>
-__device__ __forceinline__ T* head_row(const KdaHeads<T>& x, std::int64_t b, std::int64_t t,
-                                       std::int64_t h) {
-  return x.data + b * x.batch_stride + t * x.token_stride + h * x.head_stride;
-}
-template <class A>
-__device__ __forceinline__ A* state_at(const KdaStates<A>& x, std::int64_t s, std::int64_t n,
-                                       std::int64_t m) {
-  return x.data + s * x.sequence_stride + n * x.entry_stride + m * x.head_stride;
-}
-
-__device__ __forceinline__ float to_float(float x) { return x; }
-__device__ __forceinline__ float to_float(BFloat16 x) {
-  return __uint_as_float(static_cast<std::uint32_t>(x.bits) << 16);
-}
-__device__ __forceinline__ void store_float(float* p, float x) { *p = x; }
-__device__ __forceinline__ void store_float(BFloat16* p, float x) {
-  p->bits = static_cast<std::uint16_t>(cuda::pack_bf16(x, 0.f));
-}
 
 /// rows [n, kCols] of `x` times factor to [64, kCols], zeros after them.
 template <int kCols, class T>

@@ -84,7 +84,7 @@ struct Tile {
         }
       }
       __syncthreads();
-#pragma unroll
+#pragma unroll 4
       for (int k = 0; k < kDepth; ++k) {
         const auto x = cuda::load_aligned<float, kSide>(left + k * kPitch + row());
         const auto y = cuda::load_aligned<float, kSide>(right + k * kPitch + col());

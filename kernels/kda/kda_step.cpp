@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <type_traits>
 
 #include "kernels/core/buffer.h"
 #include "kernels/core/operand.h"
+#include "kernels/kda/kda_cuda.h"
 #include "kernels/kda/kda_operands.h"
 #include "kernels/kda/kda_step_cpu.h"
+#include "kernels/kda/kda_step_cuda.h"
 
 namespace k25::kernels {
 namespace {
@@ -55,6 +58,7 @@ void check_state(const KdaStepDesc& d, const ConstTensor& t) {
 
 void check_accepted(const KdaStepDesc& d, const ConstTensor& t) {
   check_operand(kOp, "accepted_S", t, DType::kInt32, {d.sequences}, Density::kContiguous, d.device);
+  if (d.device == Device::kCuda) return;  // its contents are not read back
   for (std::int64_t s = 0; s < d.sequences; ++s) {
     const std::int32_t n = t.data<std::int32_t>()[s];
     if (n >= 0 && n <= d.tokens) continue;
@@ -105,6 +109,9 @@ void decode_typed(Context& ctx, const KdaStepDesc& d, const KdaDecodeIn& in,
   set_inputs(in, call.args);
   call.args.out = kda_heads<T>(out.out_STMV);
   call.args.state = kda_states<A>(out.state_SMKV);
+  if constexpr (kWithCuda && !std::is_same_v<T, double>) {
+    if (d.device == Device::kCuda) return kda_decode_cuda(ctx, call.args, d.sequences);
+  }
   const auto* const c = &call;
   parallel_for(ctx.threads, c->cut.units, c->cut.grain, [c](std::int64_t begin, std::int64_t end) {
     K25_ISA_CALL(c->isa, kda_decode_cpu, c->args, begin, end, c->slot(begin));
@@ -119,6 +126,9 @@ void verify_typed(Context& ctx, const KdaStepDesc& d, const KdaVerifyIn& in,
   call.args.before = kda_states<A>(in.state_SMKV);
   call.args.out = kda_heads<T>(out.out_STMV);
   call.args.u = kda_heads<A>(out.u_STMV);
+  if constexpr (kWithCuda && !std::is_same_v<T, double>) {
+    if (d.device == Device::kCuda) return kda_verify_cuda(ctx, call.args, d.sequences);
+  }
   const auto* const c = &call;
   parallel_for(ctx.threads, c->cut.units, c->cut.grain, [c](std::int64_t begin, std::int64_t end) {
     K25_ISA_CALL(c->isa, kda_verify_cpu, c->args, begin, end, c->slot(begin));
@@ -134,6 +144,9 @@ void commit_typed(Context& ctx, const KdaStepDesc& d, const KdaCommitIn& in,
   call.args.logged_u = kda_heads<A>(in.u_STMV);
   call.args.accepted = in.accepted_S.data<std::int32_t>();
   call.args.state = kda_states<A>(out.state_SMKV);
+  if constexpr (kWithCuda && !std::is_same_v<T, double>) {
+    if (d.device == Device::kCuda) return kda_commit_cuda(ctx, call.args, d.sequences);
+  }
   const auto* const c = &call;
   parallel_for(ctx.threads, c->cut.units, c->cut.grain, [c](std::int64_t begin, std::int64_t end) {
     K25_ISA_CALL(c->isa, kda_commit_cpu, c->args, begin, end, c->slot(begin));
@@ -159,8 +172,13 @@ KdaStepPlan kda_step_plan(const KdaStepDesc& desc) {
   check_float_dtype(kOp, d.dtype, d.device);
   K25_CHECK(std::isfinite(d.scale) && d.scale >= 0,
             "kda_step: scale must be positive, or 0 for 1 / sqrt(key_dim)");
-  K25_CHECK(d.device == Device::kCpu, "kda_step: runs on the CPU only");
   if (d.scale == 0) d.scale = 1.0 / std::sqrt(static_cast<double>(d.key_dim));
+  if (d.device == Device::kCuda) {
+    K25_CHECK(kda_cuda_takes(d.key_dim) && kda_cuda_takes(d.value_dim),
+              "kda_step: key_dim " + std::to_string(d.key_dim) + " and value_dim " +
+                  std::to_string(d.value_dim) + "; on the GPU each must be 64 or 128");
+    return plan;
+  }
   const Cut cut = cut_of(d);
   plan.workspace_bytes = Bytes{cut.slots * cut.slot_bytes};
   return plan;

@@ -17,9 +17,10 @@
 // Numerics  as kda.h's kRecurrent; verify's outputs, and the state after commit, have
 //         decode's bits. Equal bits on all instruction sets, and however tokens are divided over
 //         calls.
-// Devices  CPU.
+// Devices  CPU; CUDA with key and value dims of 64 and 128, where bits depend on shape and GPU and
+//         `accepted` is not read back: it is bounded to [0, T].
 // Aliasing  outputs overlap no input; the state is read and written in place.
-// Workspace  rows of one token and, for verify, one state for each block of sequences and heads.
+// Workspace  none on CUDA. On the CPU, rows of one token and, for verify, one state for each block of sequences and heads.
 // Errors  kUsage for shapes that do not fit and for accepted outside [0, T].
 // Source  as kda.h.
 

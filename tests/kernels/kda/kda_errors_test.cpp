@@ -41,7 +41,9 @@ TEST(KdaErrors, Descriptions) {
                  {"3 packed sequences", "batch of 2"});
   expect_no_plan([](KdaDesc& d) { d.sequences = -3; }, {"-3 packed sequences"});
   expect_no_plan([](KdaDesc& d) { d.dtype = DType::kFloat32, d.device = Device::kCuda; },
-                 {"CPU only"});
+                 {"on the GPU", "64 or 128"});
+  expect_no_plan([](KdaDesc& d) { d.dtype = DType::kFloat64, d.device = Device::kCuda; },
+                 {"fp64 runs on the CPU only"});
 }
 
 TEST(KdaErrors, PackedSequences) {

@@ -221,7 +221,7 @@ TEST(KdaStep, Errors) {
   no_plan([](KdaStepDesc& d) { d.value_heads = 5; }, {"value_heads 5", "multiple of heads 2"});
   no_plan([](KdaStepDesc& d) { d.scale = -2; }, {"scale"});
   no_plan([](KdaStepDesc& d) { d.dtype = DType::kUInt8; }, {"uint8"});
-  no_plan([](KdaStepDesc& d) { d.device = Device::kCuda; }, {"CPU only"});
+  no_plan([](KdaStepDesc& d) { d.device = Device::kCuda; }, {"key_dim 3", "64 or 128"});
 
   const Window w(DType::kFloat32);
   const auto plan = kda_step_plan(w.desc);
