@@ -17,7 +17,8 @@
 // Numerics  fp32 for fp32 and bf16 storage, one rounding. dweight is summed over blocks of tokens
 //         which the lengths alone decide. Equal bits on all instruction sets; bits of a sequence do
 //         not depend on where it lies, nor can a NaN of another one reach it.
-// Devices  CPU and CUDA, which add in different orders. On CUDA the contents of borders are not read
+// Devices  CPU and CUDA, which add in different orders. On CUDA the contents of borders are not
+// read
 //         back (sequences.h).
 // Aliasing  outputs overlap no input, except that final_state may be initial_state.
 // Workspace  backward on CUDA: partial sums of dweight. All else: none.

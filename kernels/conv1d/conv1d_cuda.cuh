@@ -64,8 +64,8 @@ __device__ __forceinline__ void store_row(T* p, std::int64_t count, const float 
 
 /// Weights of the channels [c, c + N), of which `count` exist.
 template <Access kAccess>
-__device__ __forceinline__ void load_weight(const float* weight, std::int64_t c,
-                                            std::int64_t count, Taps& w) {
+__device__ __forceinline__ void load_weight(const float* weight, std::int64_t c, std::int64_t count,
+                                            Taps& w) {
 #pragma unroll
   for (int j = 0; j < N; ++j) {
     const auto v = cuda::load<kAccess, kWidth>(weight + (c + j) * kWidth, j < count ? kWidth : 0);
@@ -76,8 +76,8 @@ __device__ __forceinline__ void load_weight(const float* weight, std::int64_t c,
 
 /// What token t finds before it in taps 0 to 2.
 template <Access kAccess, class T>
-__device__ __forceinline__ void load_history(const Args<T>& a, const TokenPlace& at,
-                                             std::int64_t t, std::int64_t c, Taps& taps) {
+__device__ __forceinline__ void load_history(const Args<T>& a, const TokenPlace& at, std::int64_t t,
+                                             std::int64_t c, Taps& taps) {
   taps.clear();
 #pragma unroll
   for (int i = 0; i < kHistory; ++i) {

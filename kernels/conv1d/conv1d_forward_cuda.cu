@@ -60,13 +60,11 @@ template <Access kAccess, class T>
 void launch(Context& ctx, const Args<T>& a) {
   constexpr std::int64_t kMostY = 65535;
   if (a.tiles > 0) {
-    forward_kernel<kAccess>
-        <<<grid_of(a.channels, a.tiles, kMostY), kThreads, 0, ctx.stream>>>(a);
+    forward_kernel<kAccess><<<grid_of(a.channels, a.tiles, kMostY), kThreads, 0, ctx.stream>>>(a);
     K25_CUDA_CHECK_LAUNCH();
   }
   if (a.final.data == nullptr || a.count == 0) return;
-  final_state_kernel<kAccess>
-      <<<grid_of(a.channels, a.count, kMostY), kThreads, 0, ctx.stream>>>(a);
+  final_state_kernel<kAccess><<<grid_of(a.channels, a.count, kMostY), kThreads, 0, ctx.stream>>>(a);
   K25_CUDA_CHECK_LAUNCH();
 }
 

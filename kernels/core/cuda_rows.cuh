@@ -24,14 +24,14 @@ bool vectors_fit(const StridedRows<T>& x, std::int64_t outer, std::int64_t inner
           (inner <= 1 || x.inner_stride * kSize % kBytes == 0));
 }
 
-/// Walks over the pairs (outer, inner), inner first, `step` at a time. first and step are below 2^31
-/// (numbers of threads), so that no division needs 64 bits.
+/// Walks over the pairs (outer, inner), inner first, `step` at a time. first and step are below
+/// 2^31 (numbers of threads), so that no division needs 64 bits.
 class PairWalk {
  public:
-  __device__ __forceinline__ PairWalk(std::int64_t first, std::int64_t step, std::int64_t inner_size)
+  __device__ __forceinline__ PairWalk(std::int64_t first, std::int64_t step,
+                                      std::int64_t inner_size)
       : inner_size_(inner_size) {
-    const auto size =
-        static_cast<std::uint32_t>(inner_size < UINT32_MAX ? inner_size : UINT32_MAX);
+    const auto size = static_cast<std::uint32_t>(inner_size < UINT32_MAX ? inner_size : UINT32_MAX);
     outer = static_cast<std::uint32_t>(first) / size;
     inner = static_cast<std::uint32_t>(first) % size;
     step_outer_ = static_cast<std::uint32_t>(step) / size;

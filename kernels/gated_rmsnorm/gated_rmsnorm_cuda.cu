@@ -159,8 +159,7 @@ __global__ void __launch_bounds__(kThreads)
         }
       }
     }
-    const float mean =
-        cuda::group_reduce<cuda::Add>(sum, group) / static_cast<float>(a.cols);
+    const float mean = cuda::group_reduce<cuda::Add>(sum, group) / static_cast<float>(a.cols);
     for (std::int64_t c = lane; c < cols; c += group * N) {
       Piece<kAccess, T>(a, at, c).store(a, at, c, rstd, mean);
     }

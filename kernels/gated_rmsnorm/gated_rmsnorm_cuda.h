@@ -10,7 +10,7 @@ namespace k25::kernels {
 /// Partial sums of dgain that backward leaves in the workspace: one for each of its blocks. From
 /// the desc alone, so that every build plans the same bytes and bits do not depend on the GPU.
 inline std::int64_t gated_rmsnorm_partials(const GatedRmsNormDesc& d) {
-  constexpr std::int64_t kMost = 4 * 132;   // blocks that an H200 runs at a time
+  constexpr std::int64_t kMost = 4 * 132;  // blocks that an H200 runs at a time
   constexpr std::int64_t kItemsOfBlock = 64;
   return std::min(kMost, (d.rows * d.heads + kItemsOfBlock - 1) / kItemsOfBlock);
 }

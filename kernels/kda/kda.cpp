@@ -183,8 +183,7 @@ void forward_typed(Context& ctx, const KdaDesc& d, const KdaForwardIn& in, const
   if (d.keep == KdaKeep::kStates) args.kept = static_cast<A*>(out.saved.raw());
   if constexpr (kWithCuda && !std::is_same_v<T, double>) {
     if (d.device == Device::kCuda) {
-      return kda_forward_cuda(ctx,
-                              {args, sequences_of(d), static_cast<float*>(workspace.data)});
+      return kda_forward_cuda(ctx, {args, sequences_of(d), static_cast<float*>(workspace.data)});
     }
   }
   const auto* const c = &call;
@@ -193,7 +192,8 @@ void forward_typed(Context& ctx, const KdaDesc& d, const KdaForwardIn& in, const
   });
 }
 
-/// Backward on the GPU: where forward kept no states, it runs again and leaves them in the workspace.
+/// Backward on the GPU: where forward kept no states, it runs again and leaves them in the
+/// workspace.
 template <class T>
 void backward_on_gpu(Context& ctx, const KdaDesc& d, KdaArgs<T, float> args, Workspace workspace) {
   auto* scratch = static_cast<float*>(workspace.data);

@@ -88,8 +88,8 @@ __global__ void __launch_bounds__(kThreads)
   Scratch<K, V> w(call.scratch + blockIdx.x * block_floats, static_cast<int>(x.sizes.group));
   const std::int64_t units = call.sequences * x.sizes.heads;
   for (std::int64_t n = blockIdx.x; n < units; n += gridDim.x) {
-    backward_unit(x, cuda_sequences::sequence_of(x.sequences, n / x.sizes.heads),
-                  n % x.sizes.heads, w, shared);
+    backward_unit(x, cuda_sequences::sequence_of(x.sequences, n / x.sizes.heads), n % x.sizes.heads,
+                  w, shared);
   }
 }
 

@@ -9,13 +9,13 @@ namespace k25::kernels::kda_cuda {
 template <int K, int V>
 struct Gradients {
   // [C, K]
-  float *dq_state, *dk_state, *dk_next;   ///< from S: of q Gam, k Gam; from S': of kg
-  float *dq_pairs, *dk_late, *dk_early;   ///< k as the later, the earlier token
-  float *dq, *dk;                         ///< sums over the group's value heads
-  float* dsum;                            ///< with respect to G
-  float *dout, *dx, *dr;                  ///< [C, V]; dr is -beta dX
-  float *dp, *dl;                         ///< [C, C]
-  float* last;                            ///< [K]
+  float *dq_state, *dk_state, *dk_next;  ///< from S: of q Gam, k Gam; from S': of kg
+  float *dq_pairs, *dk_late, *dk_early;  ///< k as the later, the earlier token
+  float *dq, *dk;                        ///< sums over the group's value heads
+  float* dsum;                           ///< with respect to G
+  float *dout, *dx, *dr;                 ///< [C, V]; dr is -beta dX
+  float *dp, *dl;                        ///< [C, C]
+  float* last;                           ///< [K]
 
   __device__ __forceinline__ explicit Gradients(Bump& bump) {
     dq_state = bump.take(kRows * K);
@@ -58,6 +58,7 @@ __device__ __forceinline__ void solve_upper(const float* system, float* y) {
         for (int i = 0; i < j; ++i) {
           own[i] = fmaf(system[(first + j) * kRows + first + i], own[j], own[i]);
         }
+        __syncwarp();  // or all coefficients would be loaded at once, into registers
       }
 #pragma unroll
       for (int i = 0; i < kSub; ++i) y[(first + i) * V + e] = own[i];
@@ -75,9 +76,8 @@ __device__ __forceinline__ void pair_products(const float* x, const float* y, fl
   tile.add_product<Lies::kDeep, Lies::kDeep>(
       V, [&](int i, int e) { return x[i * V + e]; }, [&](int e, int j) { return y[j * V + e]; },
       shared);
-  tile.for_each([&](int i, int j, float sum) {
-    to[i * kRows + j] = j < i + self ? factor * sum : 0.f;
-  });
+  tile.for_each(
+      [&](int i, int j, float sum) { to[i * kRows + j] = j < i + self ? factor * sum : 0.f; });
 }
 
 /// dp, dl (without beta), dx and dr from dout and dstate; stores dv. Ends with a barrier.
@@ -296,8 +296,8 @@ __device__ __forceinline__ void token_gradients(const KdaArgs<T, float>& x, cons
   __syncthreads();
 }
 
-/// One chunk for one value head: dstate becomes that of the state before the chunk; dv, dg and dbeta
-/// are stored, d.dq and d.dk grow. Ends with a barrier.
+/// One chunk for one value head: dstate becomes that of the state before the chunk; dv, dg and
+/// dbeta are stored, d.dq and d.dk grow. Ends with a barrier.
 template <class T, int K, int V>
 __device__ __forceinline__ void backward_chunk(const KdaArgs<T, float>& x, const Span& at,
                                                const float* state, float* dstate, Chunk<K, V>& c,

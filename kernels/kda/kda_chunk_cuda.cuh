@@ -34,14 +34,14 @@ enum class Keeps : std::uint8_t { kForward, kBackward };  ///< what a Chunk hold
 template <int K, int V>
 struct Chunk {
   int n;
-  float *q, *k, *a;                ///< [C, K]; q is scaled; a = exp g
-  float *pre, *suf;                ///< [C, K]; backward
-  float *kpre, *qpre, *ksuf;       ///< [C, K]: times k and q
-  float *delta, *r;                ///< [C, V]: v, then v - R^T k; u
-  float *p, *system_T;             ///< [C, C]: q with k; -beta times k with k, transposed
-  float *scores, *system;          ///< [C, C]; backward: k with k; system
-  float *total, *head, *tail;      ///< exp of sums over sub-chunks: of one, all before, all after
-  float* beta;                     ///< [C]
+  float *q, *k, *a;            ///< [C, K]; q is scaled; a = exp g
+  float *pre, *suf;            ///< [C, K]; backward
+  float *kpre, *qpre, *ksuf;   ///< [C, K]: times k and q
+  float *delta, *r;            ///< [C, V]: v, then v - R^T k; u
+  float *p, *system_T;         ///< [C, C]: q with k; -beta times k with k, transposed
+  float *scores, *system;      ///< [C, C]; backward: k with k; system
+  float *total, *head, *tail;  ///< exp of sums over sub-chunks: of one, all before, all after
+  float* beta;                 ///< [C]
 
   __device__ __forceinline__ Chunk(Keeps keeps, Bump& bump) : n(0) {
     const bool back = keeps == Keeps::kBackward;
@@ -226,8 +226,7 @@ __device__ __forceinline__ void far_scores(Chunk<K, V>& c, float* shared) {
         late_q[i * kPitch + d] = c.qpre[from];
       });
       for_elements<kDepth>(late * kSub, [&](int j, int d) {
-        early[j * kPitch + d] =
-            c.ksuf[j * K + first + d] * c.between(j / kSub, late, first + d);
+        early[j * kPitch + d] = c.ksuf[j * K + first + d] * c.between(j / kSub, late, first + d);
       });
       __syncthreads();
 #pragma unroll 4
@@ -251,8 +250,7 @@ __device__ __forceinline__ void far_scores(Chunk<K, V>& c, float* shared) {
 }
 
 inline constexpr int kFarShared = (2 * kSub + 3 * kSub) * 33;  ///< floats that far_scores takes
-inline constexpr int kSharedFloats =
-    kFarShared > Tile::kShared ? kFarShared : Tile::kShared;
+inline constexpr int kSharedFloats = kFarShared > Tile::kShared ? kFarShared : Tile::kShared;
 
 /// x [C, V] becomes (I + L)^-1 x by substitution, a thread to a column. No barrier.
 template <int V>
@@ -276,6 +274,7 @@ __device__ __forceinline__ void solve_lower(const float* system_T, float* x) {
         for (int i = j + 1; i < kSub; ++i) {
           own[i] = fmaf(system_T[(first + j) * kRows + first + i], own[j], own[i]);
         }
+        __syncwarp();  // or all coefficients would be loaded at once, into registers
       }
 #pragma unroll
       for (int i = 0; i < kSub; ++i) x[(first + i) * V + e] = own[i];

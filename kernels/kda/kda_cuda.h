@@ -28,8 +28,8 @@ inline std::int64_t kda_backward_blocks(const KdaSizes& s, std::int64_t sequence
 inline std::int64_t kda_forward_block_floats(const KdaSizes& s) {
   constexpr std::int64_t kRows = kKdaRows, kSubs = kKdaRows / kKdaSubChunk;
   const std::int64_t key = s.key_dim, value = kKdaSliceCols;
-  return key * value + kRows * (6 * key + 2 * value) + 2 * kRows * kRows +
-         (3 * kSubs + 1) * key + kRows;
+  return key * value + kRows * (6 * key + 2 * value) + 2 * kRows * kRows + (3 * kSubs + 1) * key +
+         kRows;
 }
 inline std::int64_t kda_backward_block_floats(const KdaSizes& s) {
   constexpr std::int64_t kRows = kKdaRows, kSubs = kKdaRows / kKdaSubChunk;

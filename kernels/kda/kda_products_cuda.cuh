@@ -37,8 +37,9 @@ enum class Terms : std::uint8_t { kAll, kUpTo, kFrom };  ///< k <= i; k >= i
 
 /// A 64 x 64 tile of a result, 4 x 4 elements to a thread.
 struct Tile {
-  static constexpr int kDepth = 16;   ///< terms at a time
-  static constexpr int kPitch = 68;   ///< of the rows in shared memory: 16-byte vectors, few conflicts
+  static constexpr int kDepth = 16;  ///< terms at a time
+  static constexpr int kPitch =
+      68;  ///< of the rows in shared memory: 16-byte vectors, few conflicts
   static constexpr int kSide = 4;
   static constexpr int kShared = 2 * kDepth * kPitch;  ///< floats
 
@@ -58,8 +59,8 @@ struct Tile {
     return static_cast<int>(threadIdx.x) % (kRows / kSide) * kSide;
   }
 
-  /// sum(i, j) += a(i, k) b(k, j) over k in [0, depth), in order; depth a multiple of 16. Begins and
-  /// ends with a barrier.
+  /// sum(i, j) += a(i, k) b(k, j) over k in [0, depth), in order; depth a multiple of 16. Begins
+  /// and ends with a barrier.
   template <Lies kA, Lies kB, Terms kTerms = Terms::kAll, class A, class B>
   __device__ __forceinline__ void add_product(int depth, const A& a, const B& b, float* shared) {
     float* const left = shared;
@@ -90,9 +91,9 @@ struct Tile {
         const auto y = cuda::load_aligned<float, kSide>(right + k * kPitch + col());
 #pragma unroll
         for (int i = 0; i < kSide; ++i) {
-          const bool counts = kTerms == Terms::kAll ||
-                              (kTerms == Terms::kUpTo ? first + k <= row() + i
-                                                      : first + k >= row() + i);
+          const bool counts =
+              kTerms == Terms::kAll ||
+              (kTerms == Terms::kUpTo ? first + k <= row() + i : first + k >= row() + i);
 #pragma unroll
           for (int j = 0; j < kSide; ++j) {
             if (counts) sum[i][j] = fmaf(x.get(i), y.get(j), sum[i][j]);

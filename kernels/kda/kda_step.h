@@ -20,9 +20,9 @@
 // Devices  CPU; CUDA with key and value dims of 64 and 128, where bits depend on shape and GPU and
 //         `accepted` is not read back: it is bounded to [0, T].
 // Aliasing  outputs overlap no input; the state is read and written in place.
-// Workspace  none on CUDA. On the CPU, rows of one token and, for verify, one state for each block of sequences and heads.
-// Errors  kUsage for shapes that do not fit and for accepted outside [0, T].
-// Source  as kda.h.
+// Workspace  none on CUDA. On the CPU, rows of one token and, for verify, one state for each block
+// of sequences and heads. Errors  kUsage for shapes that do not fit and for accepted outside [0,
+// T]. Source  as kda.h.
 
 #include "kernels/core/context.h"
 #include "kernels/core/tensor.h"

@@ -1,5 +1,5 @@
-// Steps on the GPU. A block has a sequence, a value head and 32 of its value columns; a thread holds
-// every 8th row of one column of the state in registers over all tokens of the window.
+// Steps on the GPU. A block has a sequence, a value head and 32 of its value columns; a thread
+// holds every 8th row of one column of the state in registers over all tokens of the window.
 
 #include "kernels/core/cuda_check.h"
 #include "kernels/kda/kda_step_cuda.h"
@@ -155,18 +155,15 @@ void launch(Context& ctx, const KdaStepArgs<T, float>& x, std::int64_t sequences
 
 }  // namespace
 
-#define K25_KDA_STEP_DEFINE(T)                                              \
-  void kda_decode_cuda(Context& ctx, const KdaStepArgs<T, float>& args,     \
-                       std::int64_t sequences) {                            \
-    launch<Step::kDecode>(ctx, args, sequences);                            \
-  }                                                                         \
-  void kda_verify_cuda(Context& ctx, const KdaStepArgs<T, float>& args,     \
-                       std::int64_t sequences) {                            \
-    launch<Step::kVerify>(ctx, args, sequences);                            \
-  }                                                                         \
-  void kda_commit_cuda(Context& ctx, const KdaStepArgs<T, float>& args,     \
-                       std::int64_t sequences) {                            \
-    launch<Step::kCommit>(ctx, args, sequences);                            \
+#define K25_KDA_STEP_DEFINE(T)                                                                    \
+  void kda_decode_cuda(Context& ctx, const KdaStepArgs<T, float>& args, std::int64_t sequences) { \
+    launch<Step::kDecode>(ctx, args, sequences);                                                  \
+  }                                                                                               \
+  void kda_verify_cuda(Context& ctx, const KdaStepArgs<T, float>& args, std::int64_t sequences) { \
+    launch<Step::kVerify>(ctx, args, sequences);                                                  \
+  }                                                                                               \
+  void kda_commit_cuda(Context& ctx, const KdaStepArgs<T, float>& args, std::int64_t sequences) { \
+    launch<Step::kCommit>(ctx, args, sequences);                                                  \
   }
 K25_KDA_STEP_DEFINE(float)
 K25_KDA_STEP_DEFINE(BFloat16)

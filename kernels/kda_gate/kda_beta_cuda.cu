@@ -86,9 +86,9 @@ template <class T>
 void backward(Context& ctx, const KdaBetaDesc& d, const KdaBetaBackwardIn& in,
               const KdaBetaBackwardOut& out) {
   constexpr int N = cuda::kVectorOf<T>;
-  const Backward<T> op{in.dbeta_NM.data<float>(), in.dbeta_NM.stride(0), in.b_NM.data<T>(),
-                       in.b_NM.stride(0),         out.db_NM.data<T>(),   out.db_NM.stride(0),
-                       top_of(d)};
+  const Backward<T> op{
+      in.dbeta_NM.data<float>(), in.dbeta_NM.stride(0), in.b_NM.data<T>(), in.b_NM.stride(0),
+      out.db_NM.data<T>(),       out.db_NM.stride(0),   top_of(d)};
   const bool aligned =
       cuda::all_aligned(cuda::kVectorBytes, op.dbeta, op.b, op.db) &&
       cuda::vector_rows<T>(d.rows, d.heads, op.dbeta_stride, op.b_stride, op.db_stride);

@@ -149,11 +149,9 @@ KdaGatePlan kda_gate_plan(const KdaGateDesc& d) {
   K25_CHECK(
       d.gate == KdaGate::kSoftplus || (std::isfinite(d.lower_bound) && d.lower_bound < 0),
       "kda_gate: lower_bound " + std::to_string(d.lower_bound) + " must be negative and finite");
-  const std::int64_t elements = d.device == Device::kCuda
-                                    ? kda_gate_partials(d).floats(d)
-                                    : partial_count(d.rows) * partial_size(d);
-  return {.desc = d,
-          .workspace_bytes = Bytes{elements * dtype_bytes(accumulator_dtype(d.dtype))}};
+  const std::int64_t elements = d.device == Device::kCuda ? kda_gate_partials(d).floats(d)
+                                                          : partial_count(d.rows) * partial_size(d);
+  return {.desc = d, .workspace_bytes = Bytes{elements * dtype_bytes(accumulator_dtype(d.dtype))}};
 }
 
 void kda_gate_forward(Context& ctx, const KdaGatePlan& plan, const KdaGateForwardIn& in,

@@ -18,7 +18,8 @@
 //         da_log += sum over N and K of dg g, or of df X; ddt_bias += sum over N of df (of df
 //         before it is rounded), in blocks of rows that the shape decides.
 // Aliasing  df may be f, db may be b; else outputs overlap no input.
-// Devices  CPU and CUDA, which add in different orders. On the CPU, g of kSoftplus in fp64 depends on the system's log1p, all else has equal
+// Devices  CPU and CUDA, which add in different orders. On the CPU, g of kSoftplus in fp64 depends
+// on the system's log1p, all else has equal
 //         bits on all instruction sets.
 // Workspace  gate backward: partial sums of da_log and ddt_bias. The others: none.
 // Source  Kimi Team, "Kimi Linear", 2025, section 4; Gu and Dao, "Mamba", 2023, section 3.6.

@@ -20,7 +20,7 @@ struct KdaGatePartials {
 inline constexpr int kKdaGateVector = 4;  ///< elements of a thread at a time
 
 inline KdaGatePartials kda_gate_partials(const KdaGateDesc& d) {
-  constexpr std::int64_t kColsOfTile = 32 * kKdaGateVector;  // a warp's
+  constexpr std::int64_t kColsOfTile = 32 * kKdaGateVector;       // a warp's
   constexpr std::int64_t kRowsOfPartial = 64, kBlocks = 8 * 132;  // enough for an H200
   const auto pieces = [](std::int64_t n, std::int64_t of) { return (n + of - 1) / of; };
   const std::int64_t tiles = pieces(d.cols, kColsOfTile);

@@ -7,7 +7,7 @@
 #include "tests/kernels/conv1d/conv1d_problem.h"
 #include "tests/kernels/cuda_twin.h"
 
-namespace k25::conv1d_test {
+namespace k25::kernels::conv1d_test {
 namespace {
 
 using op_test::GpuScratch;
@@ -219,4 +219,4 @@ TEST_F(Conv1dCudaTest, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace k25::conv1d_test
+}  // namespace k25::kernels::conv1d_test

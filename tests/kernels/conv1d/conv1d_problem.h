@@ -8,9 +8,8 @@
 #include "kernels/conv1d/conv1d.h"
 #include "tests/kernels/op_test.h"
 
-namespace k25::conv1d_test {
+namespace k25::kernels::conv1d_test {
 
-using namespace kernels;  // NOLINT(google-build-using-namespace): of a test
 using op_test::GuardedTensor;
 using op_test::Layout;
 using Lengths = std::vector<std::int64_t>;
@@ -117,8 +116,8 @@ struct Problem {
 };
 
 inline Conv1dDesc desc_of(std::int64_t batch, std::int64_t tokens, std::int64_t channels,
-                   DType dtype = DType::kFloat64) {
+                          DType dtype = DType::kFloat64) {
   return {.batch = batch, .tokens = tokens, .channels = channels, .dtype = dtype};
 }
 
-}  // namespace k25::conv1d_test
+}  // namespace k25::kernels::conv1d_test

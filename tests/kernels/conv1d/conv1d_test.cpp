@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "tests/kernels/op_test.h"
 #include "tests/kernels/conv1d/conv1d_problem.h"
+#include "tests/kernels/op_test.h"
 
-namespace k25::conv1d_test {
+namespace k25::kernels::conv1d_test {
 namespace {
 
 using op_test::all_near;
@@ -249,4 +249,4 @@ TEST(Conv1d, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace k25::conv1d_test
+}  // namespace k25::kernels::conv1d_test

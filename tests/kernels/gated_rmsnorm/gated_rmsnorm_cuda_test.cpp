@@ -5,7 +5,7 @@
 #include "tests/kernels/cuda_twin.h"
 #include "tests/kernels/gated_rmsnorm/gated_rmsnorm_problem.h"
 
-namespace k25::gated_rmsnorm_test {
+namespace k25::kernels::gated_rmsnorm_test {
 namespace {
 
 using op_test::GpuScratch;
@@ -14,9 +14,9 @@ using op_test::throws_error;
 using op_test::twin_near;
 
 // Less than a vector, parts of a warp, a warp, rows longer than a warp's vectors, many blocks.
-constexpr Sizes kSizes[] = {{0, 2, 4},    {1, 1, 1},   {3, 2, 7},   {33, 3, 8},  {7, 5, 17},
-                            {1030, 2, 3}, {65, 4, 64}, {70, 4, 128}, {5, 3, 256}, {40, 2, 264},
-                            {9, 3, 1030}};
+constexpr Sizes kSizes[] = {{0, 2, 4},   {1, 1, 1},    {3, 2, 7},   {33, 3, 8},
+                            {7, 5, 17},  {1030, 2, 3}, {65, 4, 64}, {70, 4, 128},
+                            {5, 3, 256}, {40, 2, 264}, {9, 3, 1030}};
 
 class GatedRmsNormCudaTest : public op_test::CudaTest {
  protected:
@@ -102,13 +102,13 @@ TEST_F(GatedRmsNormCudaTest, RefusesWhatDoesNotFit) {
   const Problem p({2, 3, 4}, DType::kBFloat16);
   const GatedRmsNormPlan plan = plan_of(p);
   const OnGpu x(gpu(), p.x), gain(gpu(), p.gain), rstd(gpu(), p.rstd);
-  EXPECT_TRUE(throws_error(
-      [&] { gated_rmsnorm_forward(gpu(), plan, {x, p.gate, gain}, {x, rstd}, {}); },
-      ErrorKind::kUsage, {"gated_rmsnorm: gate_NHD is in host memory"}));
+  EXPECT_TRUE(
+      throws_error([&] { gated_rmsnorm_forward(gpu(), plan, {x, p.gate, gain}, {x, rstd}, {}); },
+                   ErrorKind::kUsage, {"gated_rmsnorm: gate_NHD is in host memory"}));
   EXPECT_TRUE(throws_error(
       [&] { gated_rmsnorm_backward(gpu(), plan, {x, x, x, gain, rstd}, {x, x, {}}, {}); },
       ErrorKind::kUsage, {"workspace of 0 bytes"}));
 }
 
 }  // namespace
-}  // namespace k25::gated_rmsnorm_test
+}  // namespace k25::kernels::gated_rmsnorm_test

@@ -8,9 +8,8 @@
 #include "kernels/gated_rmsnorm/gated_rmsnorm.h"
 #include "tests/kernels/op_test.h"
 
-namespace k25::gated_rmsnorm_test {
+namespace k25::kernels::gated_rmsnorm_test {
 
-using namespace kernels;  // NOLINT(google-build-using-namespace): of a test
 using op_test::GuardedTensor;
 using op_test::Layout;
 using op_test::random_tensor;
@@ -70,4 +69,4 @@ struct Problem {
   }
 };
 
-}  // namespace k25::gated_rmsnorm_test
+}  // namespace k25::kernels::gated_rmsnorm_test

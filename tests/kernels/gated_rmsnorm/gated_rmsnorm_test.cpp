@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "tests/kernels/op_test.h"
 #include "tests/kernels/gated_rmsnorm/gated_rmsnorm_problem.h"
+#include "tests/kernels/op_test.h"
 
-namespace k25::gated_rmsnorm_test {
+namespace k25::kernels::gated_rmsnorm_test {
 namespace {
 
 using op_test::all_near;
@@ -173,4 +173,4 @@ TEST(GatedRmsNorm, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace k25::gated_rmsnorm_test
+}  // namespace k25::kernels::gated_rmsnorm_test

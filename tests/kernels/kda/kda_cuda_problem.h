@@ -88,8 +88,8 @@ struct GpuProblem {
   kernels::KdaBackwardOut backward_out() const { return {dq, dk, dv, dg, dbeta, dinitial}; }
 
   void fetch() const {
-    for (const OnGpu* t : {&out, &final, &checkpoint, &saved, &dq, &dk, &dv, &dg, &dbeta,
-                           &dinitial}) {
+    for (const OnGpu* t :
+         {&out, &final, &checkpoint, &saved, &dq, &dk, &dv, &dg, &dbeta, &dinitial}) {
       EXPECT_TRUE(t->fetch().guards_intact());
     }
   }

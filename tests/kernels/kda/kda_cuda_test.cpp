@@ -97,13 +97,10 @@ TEST_F(KdaCudaTest, PackedSequences) {
        std::vector<Lengths>{{0, 1, 0, 64, 5, 65, 0}, {130}, Lengths(20, 1), {0}}) {
     std::int64_t tokens = 0;
     for (const std::int64_t n : lengths) tokens += n;
-    expect_right(desc_of({.tokens = tokens,
-                          .heads = 1,
-                          .value_heads = 2,
-                          .key_dim = 64,
-                          .value_dim = 64},
-                         DType::kFloat32),
-                 random_gate(), lengths);
+    expect_right(
+        desc_of({.tokens = tokens, .heads = 1, .value_heads = 2, .key_dim = 64, .value_dim = 64},
+                DType::kFloat32),
+        random_gate(), lengths);
   }
 }
 
@@ -188,8 +185,8 @@ TEST_F(KdaCudaTest, ANanReachesNoEarlierOutput) {
 }
 
 TEST_F(KdaCudaTest, ACheckpointIsTheFinalStateOfThePrefix) {
-  const KdaDesc d = desc_of({.tokens = 220, .value_heads = 2, .key_dim = 64, .value_dim = 128},
-                            DType::kFloat32);
+  const KdaDesc d =
+      desc_of({.tokens = 220, .value_heads = 2, .key_dim = 64, .value_dim = 128}, DType::kFloat32);
   const Problem p(d, random_gate(), {150, 0, 70}, {}, {},
                   {{64, 150, 0}, {0, -1, -1}, {64, -1, 70}});
   run(p, Direction::kForward);

@@ -73,8 +73,8 @@ TEST_F(KdaStepCudaTest, DecodeIsTheRecurrence) {
         const bool is_bf16 = dtype == DType::kBFloat16;
         std::vector<double> rounded = exact.out;
         for (double& x : rounded) x = op_test::round_to(dtype, x);
-        EXPECT_TRUE(op_test::low_precision_near(p.out.get(), rounded, exact.out,
-                                                is_bf16 ? 1e-4 : 1e-5));
+        EXPECT_TRUE(
+            op_test::low_precision_near(p.out.get(), rounded, exact.out, is_bf16 ? 1e-4 : 1e-5));
       }
     }
   }
@@ -142,8 +142,7 @@ TEST_F(KdaStepCudaTest, WithoutTokensNothingHappens) {
   const Bits before = p.initial.bits();
   decode(p, 0, 1);
   const GpuProblem on_gpu(gpu(), p);
-  kernels::kda_decode(gpu(), plan_of(d, 0),
-                      {on_gpu.q, on_gpu.k, on_gpu.v, on_gpu.g, on_gpu.beta},
+  kernels::kda_decode(gpu(), plan_of(d, 0), {on_gpu.q, on_gpu.k, on_gpu.v, on_gpu.g, on_gpu.beta},
                       {on_gpu.out, on_gpu.initial}, {});
   EXPECT_EQ(on_gpu.initial.fetch().bits(), before);
 }

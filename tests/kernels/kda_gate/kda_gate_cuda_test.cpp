@@ -7,7 +7,7 @@
 #include "tests/kernels/cuda_twin.h"
 #include "tests/kernels/kda_gate/kda_gate_problem.h"
 
-namespace k25::kda_gate_test {
+namespace k25::kernels::kda_gate_test {
 namespace {
 
 using op_test::GpuScratch;
@@ -16,7 +16,7 @@ using op_test::throws_error;
 using op_test::twin_near;
 
 // Less than a vector, parts of a warp, a warp, two tiles, several pieces of rows.
-constexpr Sizes kSizes[] = {{0, 2, 4},   {1, 1, 1},   {3, 2, 15}, {33, 3, 17}, {1030, 2, 16},
+constexpr Sizes kSizes[] = {{0, 2, 4},   {1, 1, 1},   {3, 2, 15},   {33, 3, 17}, {1030, 2, 16},
                             {70, 4, 64}, {9, 3, 128}, {20, 2, 132}, {5, 1, 301}};
 
 class KdaGateCudaTest : public op_test::CudaTest {
@@ -105,14 +105,16 @@ TEST_F(KdaGateCudaTest, BetaMatchesItsTwin) {
         for (const Layout layout : op_test::kGpuLayouts) {
           const std::vector<std::int64_t> shape{rows, heads};
           const GuardedTensor b = op_test::random_tensor("b", dtype, shape, layout, -6, 6);
-          const GuardedTensor dbeta = op_test::random_tensor("dbeta", DType::kFloat32, shape, layout);
+          const GuardedTensor dbeta =
+              op_test::random_tensor("dbeta", DType::kFloat32, shape, layout);
           const GuardedTensor beta(DType::kFloat32, shape, layout), db(dtype, shape, layout);
           const KdaBetaPlan plan = kda_beta_plan({.rows = rows,
                                                   .heads = heads,
                                                   .range = range,
                                                   .dtype = dtype,
                                                   .device = Device::kCuda});
-          const OnGpu on_b(gpu(), b), on_dbeta(gpu(), dbeta), on_beta(gpu(), beta), on_db(gpu(), db);
+          const OnGpu on_b(gpu(), b), on_dbeta(gpu(), dbeta), on_beta(gpu(), beta),
+              on_db(gpu(), db);
           kda_beta_forward(gpu(), plan, {on_b}, {on_beta}, {});
           kda_beta_backward(gpu(), plan, {on_dbeta, on_b}, {on_db}, {});
           for (const OnGpu* t : {&on_beta, &on_db}) EXPECT_TRUE(t->fetch().guards_intact());
@@ -121,7 +123,8 @@ TEST_F(KdaGateCudaTest, BetaMatchesItsTwin) {
             const double s = 1 / (1 + std::exp(-b.get(i)));
             EXPECT_NEAR(beta.get(i), top * s, 1e-6);
             const double d = dbeta.get(i) * top * s * (1 - s);
-            EXPECT_NEAR(db.get(i), d, (dtype == DType::kBFloat16 ? 0x1p-8 : 0) * std::abs(d) + 1e-6);
+            EXPECT_NEAR(db.get(i), d,
+                        (dtype == DType::kBFloat16 ? 0x1p-8 : 0) * std::abs(d) + 1e-6);
           }
           const auto bits = op_test::bits_of({&beta, &db});
           if (first.empty()) first = bits;
@@ -147,13 +150,12 @@ TEST_F(KdaGateCudaTest, RefusesWhatDoesNotFit) {
   const Problem p(Kind::kSoftplus, {2, 3, 4}, DType::kBFloat16);
   const KdaGatePlan plan = plan_of(p);
   const OnGpu f(gpu(), p.f), a_log(gpu(), p.a_log), dt_bias(gpu(), p.dt_bias), g(gpu(), p.g);
-  EXPECT_TRUE(throws_error(
-      [&] { kda_gate_forward(gpu(), plan, {f, p.a_log, dt_bias}, {g}, {}); }, ErrorKind::kUsage,
-      {"kda_gate: a_log_M is in host memory"}));
-  EXPECT_TRUE(throws_error(
-      [&] { kda_gate_backward(gpu(), plan, {g, f, a_log, dt_bias}, {f, {}, {}}, {}); },
-      ErrorKind::kUsage, {"workspace of 0 bytes"}));
+  EXPECT_TRUE(throws_error([&] { kda_gate_forward(gpu(), plan, {f, p.a_log, dt_bias}, {g}, {}); },
+                           ErrorKind::kUsage, {"kda_gate: a_log_M is in host memory"}));
+  EXPECT_TRUE(
+      throws_error([&] { kda_gate_backward(gpu(), plan, {g, f, a_log, dt_bias}, {f, {}, {}}, {}); },
+                   ErrorKind::kUsage, {"workspace of 0 bytes"}));
 }
 
 }  // namespace
-}  // namespace k25::kda_gate_test
+}  // namespace k25::kernels::kda_gate_test

@@ -8,9 +8,8 @@
 #include "kernels/kda_gate/kda_gate.h"
 #include "tests/kernels/op_test.h"
 
-namespace k25::kda_gate_test {
+namespace k25::kernels::kda_gate_test {
 
-using namespace kernels;  // NOLINT(google-build-using-namespace): of a test
 using op_test::GuardedTensor;
 using op_test::Layout;
 using op_test::random_tensor;
@@ -79,4 +78,4 @@ struct Problem {
   }
 };
 
-}  // namespace k25::kda_gate_test
+}  // namespace k25::kernels::kda_gate_test

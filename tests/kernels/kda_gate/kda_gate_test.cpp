@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "tests/kernels/op_test.h"
 #include "tests/kernels/kda_gate/kda_gate_problem.h"
+#include "tests/kernels/op_test.h"
 
-namespace k25::kda_gate_test {
+namespace k25::kernels::kda_gate_test {
 namespace {
 
 using op_test::all_near;
@@ -226,8 +226,9 @@ TEST(KdaGate, RefusesWhatDoesNotFit) {
   }
   EXPECT_TRUE(throws_error([] { kda_beta_plan({.rows = -1}); }, usage, {"kda_beta: rows -1"}));
   EXPECT_TRUE(throws_error([] { kda_beta_plan({.rows = 1, .heads = 0}); }, usage, {"heads 0"}));
-  EXPECT_TRUE(throws_error([] { kda_beta_plan({.rows = 1, .dtype = DType::kFloat64, .device = Device::kCuda}); }, usage,
-                           {"fp64 runs on the CPU only"}));
+  EXPECT_TRUE(throws_error(
+      [] { kda_beta_plan({.rows = 1, .dtype = DType::kFloat64, .device = Device::kCuda}); }, usage,
+      {"fp64 runs on the CPU only"}));
 
   const Problem p(Kind::kSoftplus, {2, 3, 4}, DType::kBFloat16);
   const KdaGatePlan plan = kda_gate_plan(p.desc);
@@ -247,4 +248,4 @@ TEST(KdaGate, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace k25::kda_gate_test
+}  // namespace k25::kernels::kda_gate_test

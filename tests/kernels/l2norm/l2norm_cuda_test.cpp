@@ -6,7 +6,7 @@
 #include "tests/kernels/cuda_twin.h"
 #include "tests/kernels/l2norm/l2norm_problem.h"
 
-namespace k25::l2norm_test {
+namespace k25::kernels::l2norm_test {
 namespace {
 
 using op_test::bits_of;
@@ -106,13 +106,11 @@ TEST_F(L2NormCudaTest, ZeroRowsAndNan) {
 TEST_F(L2NormCudaTest, RefusesHostMemory) {
   const Problem p({2, 3, 4}, DType::kBFloat16);
   const OnGpu x(gpu(), p.x), y(gpu(), p.y), rstd(gpu(), p.rstd);
-  EXPECT_TRUE(
-      throws_error([&] { l2norm_forward(gpu(), plan_of(p), {p.x}, {y, rstd}, {}); },
-                   ErrorKind::kUsage, {"l2norm: x_NHD is in host memory"}));
-  EXPECT_TRUE(
-      throws_error([&] { l2norm_backward(gpu(), plan_of(p), {x, y, p.rstd}, {x}, {}); },
-                   ErrorKind::kUsage, {"rstd_NH is in host memory"}));
+  EXPECT_TRUE(throws_error([&] { l2norm_forward(gpu(), plan_of(p), {p.x}, {y, rstd}, {}); },
+                           ErrorKind::kUsage, {"l2norm: x_NHD is in host memory"}));
+  EXPECT_TRUE(throws_error([&] { l2norm_backward(gpu(), plan_of(p), {x, y, p.rstd}, {x}, {}); },
+                           ErrorKind::kUsage, {"rstd_NH is in host memory"}));
 }
 
 }  // namespace
-}  // namespace k25::l2norm_test
+}  // namespace k25::kernels::l2norm_test

@@ -8,9 +8,8 @@
 #include "kernels/l2norm/l2norm.h"
 #include "tests/kernels/op_test.h"
 
-namespace k25::l2norm_test {
+namespace k25::kernels::l2norm_test {
 
-using namespace kernels;  // NOLINT(google-build-using-namespace): of a test
 using op_test::GuardedTensor;
 using op_test::Layout;
 using op_test::random_tensor;
@@ -55,4 +54,4 @@ struct Problem {
   }
 };
 
-}  // namespace k25::l2norm_test
+}  // namespace k25::kernels::l2norm_test

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "tests/kernels/op_test.h"
 #include "tests/kernels/l2norm/l2norm_problem.h"
+#include "tests/kernels/op_test.h"
 
-namespace k25::l2norm_test {
+namespace k25::kernels::l2norm_test {
 namespace {
 
 using op_test::all_near;
@@ -146,4 +146,4 @@ TEST(L2Norm, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace k25::l2norm_test
+}  // namespace k25::kernels::l2norm_test
