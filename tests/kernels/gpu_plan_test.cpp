@@ -6,9 +6,15 @@
 #include <vector>
 
 #include "kernels/attention/attention.h"
+#include "kernels/conv1d/conv1d.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/embedding/embedding.h"
+#include "kernels/gated_rmsnorm/gated_rmsnorm.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/kda/kda.h"
+#include "kernels/kda/kda_step.h"
+#include "kernels/kda_gate/kda_gate.h"
+#include "kernels/l2norm/l2norm.h"
 #include "kernels/residual/residual.h"
 #include "kernels/rmsnorm/rmsnorm.h"
 #include "kernels/rope/rope.h"
@@ -89,6 +95,57 @@ TEST(GpuPlan, CrossEntropyTakesOneTileOfLogits) {
   EXPECT_EQ(plan.workspace_bytes.n, pieces + kLibrary);
 }
 
+TEST(GpuPlan, DeltaAttentionTakesScratchForItsBlocksAndStates) {
+  KdaDesc d{.batch = 1, .tokens = 100, .heads = 1, .value_heads = 2, .key_dim = 64};
+  d.value_dim = 128;
+  d.dtype = kBf16;
+  d.device = kGpu;
+  // Forward: 2 heads x 2 slices, each 64 x 64 + 64 x (6 x 64 + 2 x 64) + 2 x 64^2 + 13 x 64 + 64
+  // floats. Backward: one block of 3 x 64 x 128 + 64 x (17 x 64 + 5 x 128) + 6 x 64^2 + 14 x 64
+  // + 64.
+  const std::int64_t forward = 4 * 45952 * 4, backward = 160704 * 4, states = 2 * 64 * 128 * 4;
+  EXPECT_EQ(kda_plan(d).forward_workspace_bytes.n, forward);
+  EXPECT_EQ(kda_plan(d).backward_workspace_bytes.n, states + forward);
+  EXPECT_EQ(kda_plan(d).saved_bytes.n, 0);
+  d.keep = KdaKeep::kStates;
+  EXPECT_EQ(kda_plan(d).backward_workspace_bytes.n, backward);
+  EXPECT_EQ(kda_plan(d).saved_bytes.n, states);
+  EXPECT_EQ(kda_step_plan({.sequences = 3,
+                           .heads = 1,
+                           .value_heads = 1,
+                           .key_dim = 64,
+                           .value_dim = 64,
+                           .dtype = kBf16,
+                           .device = kGpu})
+                .workspace_bytes.n,
+            0);
+}
+
+TEST(GpuPlan, TheLayersAroundItTakePartialSums) {
+  const auto norm = [](std::int64_t rows, std::int64_t heads, std::int64_t cols) {
+    return gated_rmsnorm_plan(
+               {.rows = rows, .heads = heads, .cols = cols, .dtype = kBf16, .device = kGpu})
+        .workspace_bytes.n;
+  };
+  EXPECT_EQ(norm(100, 4, 64), 7 * 64 * 4);  // 400 heads, 64 to a block
+  EXPECT_EQ(norm(32768, 32, 128), 528 * 128 * 4);
+  EXPECT_EQ(norm(0, 4, 64), 0);
+  // 16 pieces of 64 rows; 200 columns are two tiles.
+  EXPECT_EQ(kda_gate_plan({.rows = 1000, .heads = 2, .cols = 200, .dtype = kBf16, .device = kGpu})
+                .workspace_bytes.n,
+            16 * 2 * (200 + 2) * 4);
+  const auto conv = [](std::int64_t batch, std::int64_t tokens) {
+    return conv1d_plan(
+               {.batch = batch, .tokens = tokens, .channels = 10, .dtype = kBf16, .device = kGpu})
+        .workspace_bytes.n;
+  };
+  EXPECT_EQ(conv(2, 100), 4 * 10 * 4 * 4);  // two tiles of 64 tokens to a row
+  EXPECT_EQ(conv(300, 5), 256 * 10 * 4 * 4);
+  EXPECT_EQ(conv(2, 0), 0);
+  EXPECT_EQ(l2norm_plan({.rows = 8, .cols = 8, .dtype = kBf16, .device = kGpu}).workspace_bytes.n,
+            0);
+}
+
 TEST(GpuPlan, ElementwiseOpsTakeNothing) {
   EXPECT_EQ(swiglu_plan({.rows = 8, .cols = 8, .dtype = kBf16, .device = kGpu}).workspace_bytes.n,
             0);
@@ -141,6 +198,48 @@ TEST(GpuPlan, RunningOneNeedsTheCudaBuild) {
     const EmbeddingPlan plan =
         embedding_plan({.tokens = 2, .vocab = 2, .hidden = 2, .device = kGpu});
     embedding_forward(ctx, plan, {i32({2}), f32({2, 2})}, {f32({2, 2})}, workspace);
+  });
+  refused("l2norm", [&] {
+    l2norm_forward(ctx, l2norm_plan({.rows = 2, .cols = 2, .device = kGpu}), {f32({2, 1, 2})},
+                   {f32({2, 1, 2}), f32({2, 1})}, {});
+  });
+  refused("gated_rmsnorm", [&] {
+    gated_rmsnorm_forward(ctx, gated_rmsnorm_plan({.rows = 2, .cols = 2, .device = kGpu}),
+                          {f32({2, 1, 2}), f32({2, 1, 2}), f32({2})}, {f32({2, 1, 2}), f32({2, 1})},
+                          {});
+  });
+  refused("kda_gate", [&] {
+    kda_gate_forward(ctx, kda_gate_plan({.rows = 2, .cols = 2, .device = kGpu}),
+                     {f32({2, 1, 2}), f32({1}), f32({1, 2})}, {f32({2, 1, 2})}, {});
+  });
+  refused("kda_beta", [&] {
+    kda_beta_forward(ctx, kda_beta_plan({.rows = 2, .device = kGpu}), {f32({2, 1})}, {f32({2, 1})},
+                     {});
+  });
+  refused("conv1d", [&] {
+    conv1d_forward(ctx, conv1d_plan({.batch = 1, .tokens = 2, .channels = 2, .device = kGpu}),
+                   {f32({1, 2, 2}), f32({2, 4}), {}, {}}, {f32({1, 2, 2}), {}}, {});
+  });
+  refused("kda", [&] {
+    const KdaPlan plan = kda_plan({.batch = 1,
+                                   .tokens = 2,
+                                   .heads = 1,
+                                   .value_heads = 1,
+                                   .key_dim = 64,
+                                   .value_dim = 64,
+                                   .device = kGpu});
+    const auto t = f32({1, 2, 1, 64});
+    kda_forward(ctx, plan, {t, t, t, t, f32({1, 2, 1}), {}, {}, {}}, {t, {}, {}, {}}, workspace);
+  });
+  refused("kda_step", [&] {
+    const KdaStepPlan plan = kda_step_plan({.sequences = 1,
+                                            .heads = 1,
+                                            .value_heads = 1,
+                                            .key_dim = 64,
+                                            .value_dim = 64,
+                                            .device = kGpu});
+    const auto t = f32({1, 1, 1, 64});
+    kda_decode(ctx, plan, {t, t, t, t, f32({1, 1, 1})}, {t, f32({1, 1, 64, 64})}, {});
   });
   refused("attention", [&] {
     const AttentionPlan plan = attention_plan(
