@@ -242,17 +242,17 @@ __device__ __forceinline__ void near_gradients(const Chunk<K, V>& c, Gradients<K
     for (int i = 1; i < kSub && first + i < c.n; ++i) {
       const int at = (first + i) * K + k;
       const float late_q = c.q[at], late_k = c.k[at];
-      const float* const dp = d.dp + (first + i) * kRows + first;
-      const float* const dl = d.dl + (first + i) * kRows + first;
+      const auto dp = cuda::load_aligned<float, kSub>(d.dp + (first + i) * kRows + first);
+      const auto dl = cuda::load_aligned<float, kSub>(d.dl + (first + i) * kRows + first);
       float decay = 1.f, query = 0.f, late = 0.f;
 #pragma unroll
       for (int j = kSub - 2; j >= 0; --j) {
         if (j >= i) continue;
         decay *= a[j + 1];
         const float w = key[j] * decay;
-        query = fmaf(dp[j], w, query);
-        late = fmaf(dl[j], w, late);
-        early[j] = fmaf(fmaf(dp[j], late_q, dl[j] * late_k), decay, early[j]);
+        query = fmaf(dp.get(j), w, query);
+        late = fmaf(dl.get(j), w, late);
+        early[j] = fmaf(fmaf(dp.get(j), late_q, dl.get(j) * late_k), decay, early[j]);
       }
       d.dq_pairs[at] += query;
       d.dk_late[at] += late;

@@ -20,7 +20,7 @@ template <int kCols, class F>
 __device__ __forceinline__ void for_elements(int rows, const F& f) {
   static_assert(kThreads % kCols == 0);
   const int col = static_cast<int>(threadIdx.x) % kCols;
-#pragma unroll 4
+#pragma unroll 2
   for (int row = static_cast<int>(threadIdx.x) / kCols; row < rows; row += kThreads / kCols) {
     f(row, col);
   }
