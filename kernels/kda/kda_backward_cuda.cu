@@ -81,7 +81,7 @@ __device__ __forceinline__ void backward_unit(const KdaArgs<T, float>& x, const 
 }
 
 template <int K, int V, class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 1)
     backward_kernel(const KdaCudaCall<T> call, const std::int64_t block_floats) {
   __shared__ __align__(16) float shared[kSharedFloats];
   const KdaArgs<T, float>& x = call.args;

@@ -45,7 +45,7 @@ __device__ __forceinline__ void solve_upper(const float* system, float* y) {
       float own[kSub];
 #pragma unroll
       for (int i = 0; i < kSub; ++i) own[i] = y[(first + i) * V + e];
-#pragma unroll 2
+#pragma unroll 1
       for (int j = first + kSub; j < kRows; ++j) {
         const float by = y[j * V + e];
         const auto row = cuda::load_aligned<float, kSub>(system + j * kRows + first);
@@ -230,7 +230,7 @@ __device__ __forceinline__ void far_gradients(const Chunk<K, V>& c, Gradients<K,
 /// sub-chunk. No barrier.
 template <int K, int V>
 __device__ __forceinline__ void near_gradients(const Chunk<K, V>& c, Gradients<K, V>& d) {
-  for_elements<K>(kSubs, [&](int sub, int k) {
+  for_elements<K, 1>(kSubs, [&](int sub, int k) {
     const int first = sub * kSub;
     float key[kSub], a[kSub], early[kSub] = {};
 #pragma unroll

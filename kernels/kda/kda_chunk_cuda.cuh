@@ -111,7 +111,7 @@ __device__ __forceinline__ void load_chunk(const KdaArgs<T, float>& x, const Spa
 /// Everything that g decides; it becomes a. Ends with a barrier.
 template <int K, int V>
 __device__ __forceinline__ void chunk_decays(Chunk<K, V>& c) {
-  for_elements<K>(kSubs, [&](int sub, int d) {
+  for_elements<K, 1>(kSubs, [&](int sub, int d) {
     const int first = sub * kSub * K + d;
     float sum = 0.f;
 #pragma unroll 4
@@ -261,7 +261,7 @@ __device__ __forceinline__ void solve_lower(const float* system_T, float* x) {
       float own[kSub];
 #pragma unroll
       for (int i = 0; i < kSub; ++i) own[i] = x[(first + i) * V + e];
-#pragma unroll 2
+#pragma unroll 1
       for (int j = 0; j < first; ++j) {
         const float by = x[j * V + e];
         const auto column = cuda::load_aligned<float, kSub>(system_T + j * kRows + first);

@@ -16,11 +16,11 @@ inline constexpr int kSub = 16;   ///< tokens of a sub-chunk
 inline constexpr int kSubs = kRows / kSub;
 
 /// f(row, col) for all of rows x kCols (a power of two), neighbours in a row. No barrier.
-template <int kCols, class F>
+template <int kCols, int kUnroll = 2, class F>
 __device__ __forceinline__ void for_elements(int rows, const F& f) {
   static_assert(kThreads % kCols == 0);
   const int col = static_cast<int>(threadIdx.x) % kCols;
-#pragma unroll 2
+#pragma unroll kUnroll
   for (int row = static_cast<int>(threadIdx.x) / kCols; row < rows; row += kThreads / kCols) {
     f(row, col);
   }
