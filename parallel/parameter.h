@@ -17,7 +17,13 @@ enum class Placement : std::uint8_t {
   kExpert,      ///< whole experts over `expert`, flat over shard x context
 };
 
-enum class InitKind : std::uint8_t { kNormal, kOnes, kZeros };
+enum class InitKind : std::uint8_t {
+  kNormal,
+  kOnes,
+  kZeros,
+  kLogDecay,  ///< log of a uniform number in (1, 16)
+  kTimeStep,  ///< x with softplus(x) log-uniform in (0.001, 0.1)
+};
 struct Init {
   InitKind kind = InitKind::kNormal;
   double std = 0.02;

@@ -10,6 +10,8 @@
 
 #include "data/sampler/sampler.h"
 #include "kernels/core/dtype.h"
+#include "kernels/kda_gate/kda_gate.h"
+#include "kernels/moe/router.h"
 #include "optim/decide.h"
 #include "parallel/comm/world.h"
 #include "parallel/mesh.h"
@@ -28,11 +30,34 @@ struct RunConfig {
       1;  ///< compute threads of a rank; reduced to its affinity mask with a warning
 };
 
-enum class MixerKind : std::uint8_t { kGqa };
-enum class FeedForwardKind : std::uint8_t { kSwiglu };
+enum class MixerKind : std::uint8_t { kGqa, kKda };
+enum class FeedForwardKind : std::uint8_t { kSwiglu, kMoe };
 struct LayerPattern {
   MixerKind mixer = MixerKind::kGqa;
   FeedForwardKind feed_forward = FeedForwardKind::kSwiglu;
+};
+
+/// Kimi Delta Attention (trainer/model/kda.h).
+struct KdaConfig {
+  std::int64_t heads = 0;      ///< resolved: model.heads when null
+  std::int64_t key_dim = 0;    ///< of a head; resolved: model.head_dim when null
+  std::int64_t value_dim = 0;  ///< of a head; resolved: key_dim when null
+  std::int64_t gate_rank = 0;  ///< of both gates' projections; resolved: value_dim when null
+  kernels::KdaGate gate = kernels::KdaGate::kSoftplus;
+  double lower_bound = -5.0;  ///< of the log decay, with KdaGate::kLowerBound
+  kernels::KdaBetaRange beta = kernels::KdaBetaRange::kOne;
+};
+
+/// Mixture of experts (trainer/model/moe_ffn.h). experts, per_token and ffn are 0 when not given.
+struct MoeConfig {
+  std::int64_t experts = 0, per_token = 0, ffn = 0;
+  std::int64_t shared_experts = 0;
+  std::int64_t first_dense_layers = 0;  ///< whose feed-forward is swiglu whatever the pattern says
+  std::int64_t groups = 1, top_groups = 1;
+  std::int64_t latent = 0;  ///< width that routed experts work in; 0: hidden
+  double scaling_factor = 1.0;
+  kernels::NormalizeWeights renormalize = kernels::NormalizeWeights::kYes;
+  double bias_rate = 0.001;  ///< by which the correction bias moves each step
 };
 
 struct ModelConfig {
@@ -44,6 +69,29 @@ struct ModelConfig {
   double rope_theta = 10000.0;
   double norm_eps = 1e-6;
   double init_std = 0.02;
+  std::optional<LayerPattern> last_layer;  ///< of the last layer, whatever the pattern says
+  KdaConfig kda;
+  MoeConfig moe;
+
+  /// What layer `i`, counted from 0, is made of.
+  LayerPattern kind(std::int64_t i) const {
+    LayerPattern kind = pattern[static_cast<std::size_t>(i) % pattern.size()];
+    if (last_layer && i == layers - 1) kind = *last_layer;
+    if (i < moe.first_dense_layers) kind.feed_forward = FeedForwardKind::kSwiglu;
+    return kind;
+  }
+  bool has(MixerKind mixer) const {
+    for (std::int64_t i = 0; i < layers; ++i) {
+      if (kind(i).mixer == mixer) return true;
+    }
+    return false;
+  }
+  bool has(FeedForwardKind feed_forward) const {
+    for (std::int64_t i = 0; i < layers; ++i) {
+      if (kind(i).feed_forward == feed_forward) return true;
+    }
+    return false;
+  }
 };
 
 struct DataConfig {

@@ -71,6 +71,34 @@ void find_in_optim(const Config& c, Effects& effects) {
   }
 }
 
+void find_in_model(const Config& c, Effects& effects) {
+  const ModelConfig& m = c.model;
+  if (static_cast<std::int64_t>(m.pattern.size()) > m.layers) {
+    effects.say("model.pattern", fmt::format("names {} layers of a model that has {}",
+                                             m.pattern.size(), m.layers));
+  }
+  if (m.moe.first_dense_layers > m.layers) {
+    effects.say("model.moe.first_dense_layers",
+                fmt::format("is more than the {} layers of the model", m.layers));
+  }
+  if (!m.has(MixerKind::kKda)) {
+    effects.no_effect_of_all({"model.kda.heads", "model.kda.key_head_dim",
+                              "model.kda.value_head_dim", "model.kda.gate", "model.kda.lower_bound",
+                              "model.kda.gate_rank", "model.kda.beta"},
+                             "no layer is kda");
+  } else if (m.kda.gate != kernels::KdaGate::kLowerBound) {
+    effects.no_effect_of_all({"model.kda.lower_bound"}, "model.kda.gate is not lower_bound");
+  }
+  if (!m.has(FeedForwardKind::kMoe)) {
+    effects.no_effect_of_all(
+        {"model.moe.experts", "model.moe.per_token", "model.moe.ffn", "model.moe.shared_experts",
+         "model.moe.first_dense_layers", "model.moe.groups", "model.moe.top_groups",
+         "model.moe.latent", "model.moe.scaling_factor", "model.moe.renormalize",
+         "model.moe.bias_rate"},
+        "no layer is moe");
+  }
+}
+
 void find_in_recompute(const Config& c, Effects& effects) {
   std::int64_t layers = 0;
   for (const LayerRange& range : c.recompute.layers) layers += range.last - range.first + 1;
@@ -152,6 +180,7 @@ void find_in_slow_read(const Config& c, std::int64_t ranks, Effects& effects) {
 std::vector<std::string> settings_without_effect(const ParsedConfig& parsed, std::int64_t ranks) {
   const Config& c = parsed.config;
   Effects effects(parsed);
+  find_in_model(c, effects);
   find_in_optim(c, effects);
   if (c.reduce.mode == parallel::ReduceMode::kOrdered) {
     effects.no_effect_of_all({"zero.reduce_after"}, "reduce.mode is ordered");

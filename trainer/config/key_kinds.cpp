@@ -69,23 +69,6 @@ Mismatch text_list_mismatch(const YamlNode& node, std::vector<std::string>& out,
   return "";
 }
 
-Mismatch read_pattern(const YamlNode& node, Config& c, std::string& canonical) {
-  const std::string expected =
-      "a list of MIXER/FEED-FORWARD, such as [gqa/swiglu]; known mixers: gqa; known feed-forwards: "
-      "swiglu";
-  std::vector<std::string> names;
-  Mismatch mismatch = text_list_mismatch(node, names, expected);
-  if (!mismatch.expected.empty()) return mismatch;
-  if (names.empty()) return expected;
-  c.model.pattern.clear();
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (names[i] != "gqa/swiglu") return {expected, index_of(i), node.items[i]};
-    c.model.pattern.push_back({MixerKind::kGqa, FeedForwardKind::kSwiglu});
-  }
-  canonical = yaml_list(names);
-  return "";
-}
-
 Mismatch read_betas(const YamlNode& node, Config& c, std::string& canonical) {
   const std::string expected = "two numbers in [0, 1), such as [0.9, 0.95]";
   if (node.kind != YamlNode::Kind::kList || node.items.size() != 2) return expected;

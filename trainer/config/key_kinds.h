@@ -70,18 +70,25 @@ Key number(const std::string& path, const char* fallback, const std::string& hel
           }};
 }
 
-template <class Field>
-Key boolean(const std::string& path, const char* fallback, const std::string& help, Field field) {
+/// `assign(config, value)` for what is no bool in Config.
+template <class Assign>
+Key boolean_to(const std::string& path, const char* fallback, const std::string& help,
+               Assign assign) {
   return {.info = {path, "true | false", fallback, help},
           .read = [=](const YamlNode& node, Config& c, std::string& canonical) {
             bool value = false;
             std::string expected = read_bool(node, value);
             if (expected.empty()) {
-              field(c) = value;
+              assign(c, value);
               canonical = value ? "true" : "false";
             }
             return expected;
           }};
+}
+
+template <class Field>
+Key boolean(const std::string& path, const char* fallback, const std::string& help, Field field) {
+  return boolean_to(path, fallback, help, [=](Config& c, bool value) { field(c) = value; });
 }
 
 template <class Field>
@@ -120,7 +127,6 @@ Key text_list(const std::string& path, const char* fallback, const std::string& 
 }
 
 // Readers of keys that are one of a kind.
-Mismatch read_pattern(const YamlNode& node, Config& c, std::string& canonical);
 Mismatch read_betas(const YamlNode& node, Config& c, std::string& canonical);
 Mismatch read_recompute(const YamlNode& node, Config& c, std::string& canonical);
 Mismatch read_weights(const YamlNode& node, Config& c, std::string& canonical);

@@ -14,6 +14,12 @@ constexpr Preset kPresets[] = {
     {"quickstart",
      "layers: 4\nhidden: 128\nheads: 4\nkv_heads: 2\nffn: 352\nvocab: 1000\n"
      "pattern: [gqa/swiglu]\ntie_embeddings: false\n"},
+    // Kimi Linear's layers, three kda to one gqa, in a size for tests.
+    {"kimi-linear-tiny",
+     "layers: 8\nhidden: 64\nheads: 4\nkv_heads: 2\nffn: 176\nvocab: 1000\n"
+     "pattern: [kda/moe, kda/moe, kda/moe, gqa/moe]\nkda: {heads: 4, key_head_dim: 16}\n"
+     "moe: {experts: 8, per_token: 2, ffn: 48, shared_experts: 1, first_dense_layers: 1, "
+     "scaling_factor: 2.446}\n"},
     // The recipe's model, 8.3 B parameters, with gqa in the place of AWA.
     {"recipe-32l",
      "layers: 32\nhidden: 4096\nheads: 32\nkv_heads: 8\nffn: 14336\nvocab: 163840\n"

@@ -71,6 +71,50 @@ class Resolver {
               fmt::format("{} kv_heads do not divide {} heads", m.kv_heads, m.heads),
               {"model.heads"});
     }
+    resolve_kda();
+    if (m.has(FeedForwardKind::kMoe)) resolve_moe();
+  }
+
+  void resolve_kda() {
+    ModelConfig& m = c_.model;
+    KdaConfig& k = m.kda;
+    if (k.heads == 0) choose("model.kda.heads", k.heads = m.heads);
+    if (k.key_dim == 0) choose("model.kda.key_head_dim", k.key_dim = m.head_dim);
+    if (k.value_dim == 0) choose("model.kda.value_head_dim", k.value_dim = k.key_dim);
+    if (k.gate_rank == 0) choose("model.kda.gate_rank", k.gate_rank = k.value_dim);
+  }
+
+  // What a router demands of its experts.
+  void resolve_moe() {
+    const MoeConfig& e = c_.model.moe;
+    for (const auto& [key, value] : {std::pair{"model.moe.experts", e.experts},
+                                     std::pair{"model.moe.per_token", e.per_token},
+                                     std::pair{"model.moe.ffn", e.ffn}}) {
+      if (value == 0) {
+        problem(key, "null, and model.pattern has moe layers; give a number",
+                {"model.pattern", "model.last_layer"});
+      }
+    }
+    if (e.experts == 0 || e.per_token == 0) return;
+    if (e.per_token > e.experts) {
+      problem("model.moe.per_token",
+              fmt::format("{} of {} experts; at most {}", e.per_token, e.experts, e.experts),
+              {"model.moe.experts"});
+    }
+    if (e.experts % e.groups != 0) {
+      return problem("model.moe.groups",
+                     fmt::format("{} groups do not divide {} experts", e.groups, e.experts),
+                     {"model.moe.experts"});
+    }
+    const std::int64_t fewest = (e.per_token * e.groups + e.experts - 1) / e.experts;
+    if (e.top_groups > e.groups || e.top_groups < fewest) {
+      problem("model.moe.top_groups",
+              fmt::format("{} of {} groups with {} experts each cannot give a token {} experts; "
+                          "from {} to {}",
+                          e.top_groups, e.groups, e.experts / e.groups, e.per_token, fewest,
+                          e.groups),
+              {"model.moe.groups", "model.moe.per_token"});
+    }
   }
 
   // The middle band is layers 7 to 18 of 32, and as near to that share as another depth allows.
@@ -234,11 +278,22 @@ class Resolver {
     }
   }
 
+  std::int64_t kda_width() const {
+    const KdaConfig& k = c_.model.kda;
+    const std::int64_t head = k.key_dim + k.value_dim + k.gate_rank;
+    return c_.model.has(MixerKind::kKda) ? k.heads * head : 0;
+  }
+  std::int64_t moe_width() const {
+    const MoeConfig& e = c_.model.moe;
+    if (!c_.model.has(FeedForwardKind::kMoe)) return 0;
+    return (e.per_token + e.shared_experts) * e.ffn + e.experts;
+  }
+
   // Beyond this the byte counts of the memory plan would overflow; no machine comes near.
   void check_size() {
     const ModelConfig& m = c_.model;
-    const auto width =
-        static_cast<double>(std::max({m.hidden, m.ffn, m.vocab, m.heads * m.head_dim}));
+    const auto width = static_cast<double>(
+        std::max({m.hidden, m.ffn, m.vocab, m.heads * m.head_dim, kda_width(), moe_width()}));
     const double tokens =
         static_cast<double>(c_.train.micro_batch) * static_cast<double>(c_.data.sequence);
     if (static_cast<double>(m.layers) * width * tokens > 0x1p53) {

@@ -3,52 +3,13 @@
 #include <cmath>
 
 #include "trainer/config/key_kinds.h"
+#include "trainer/config/model_keys.h"
 
 namespace k25::trainer {
 namespace {
 
 // Values that stay finite and above zero in fp32.
 constexpr double kTiny = 1e-30, kLarge = 1e6;
-
-std::vector<Key> model_keys() {
-  return {
-      text("model.preset", "null", "named sizes; keys given here win over it",
-           [](Config& c) -> auto& { return c.model.preset; }),
-      integer(
-          "model.layers", kRequired, "number of layers",
-          [](Config& c) -> auto& { return c.model.layers; }, 1, 10000),
-      integer(
-          "model.hidden", kRequired, "width of the residual stream",
-          [](Config& c) -> auto& { return c.model.hidden; }, 1, 1 << 20),
-      integer(
-          "model.heads", kRequired, "query heads", [](Config& c) -> auto& { return c.model.heads; },
-          1, 65536),
-      integer_or(
-          "model.kv_heads", "null", "key/value heads; null: as many as heads",
-          [](Config& c) -> auto& { return c.model.kv_heads; }, 0, 1, 65536),
-      integer_or(
-          "model.head_dim", "null", "width of a head; null: hidden / heads",
-          [](Config& c) -> auto& { return c.model.head_dim; }, 0, 1, 65536),
-      integer(
-          "model.ffn", kRequired, "inner width of the feed-forward",
-          [](Config& c) -> auto& { return c.model.ffn; }, 1, 1 << 24),
-      integer(
-          "model.vocab", kRequired, "vocabulary; at least the corpus's",
-          [](Config& c) -> auto& { return c.model.vocab; }, 1, 1 << 30),
-      {.info = {"model.pattern", "list of MIXER/FEED-FORWARD", "[gqa/swiglu]",
-                "layer kinds, repeated over the layers"},
-       .read = read_pattern},
-      boolean("model.tie_embeddings", "false", "the head uses the embedding's table",
-              [](Config& c) -> auto& { return c.model.tie_embeddings; }),
-      number("model.rope_theta", "10000", "base of the rotary position frequencies",
-             [](Config& c) -> auto& { return c.model.rope_theta; },
-             {1.0, 1e300, Bound::kExclusive}),
-      number("model.norm_eps", "1e-06", "epsilon inside RMSNorm",
-             [](Config& c) -> auto& { return c.model.norm_eps; }, {kTiny, 1.0}),
-      number("model.init_std", "0.02", "standard deviation of initial weights",
-             [](Config& c) -> auto& { return c.model.init_std; }, {0.0, 10.0}),
-  };
-}
 
 std::vector<Key> data_and_train_keys() {
   return {
@@ -339,7 +300,7 @@ std::vector<Key> build_schema() {
           [](Config& c) -> auto& { return c.run.cpu_threads; }, 1, 4096),
   };
   for (const auto& part :
-       {model_keys(), data_and_train_keys(), optim_keys(), parallel_keys(), offload_keys(),
+       {model_keys(), kda_keys(), moe_keys(), data_and_train_keys(), optim_keys(), parallel_keys(), offload_keys(),
         recompute_and_comm_keys(), output_keys(), debug_keys()}) {
     keys.insert(keys.end(), part.begin(), part.end());
   }

@@ -54,6 +54,9 @@ struct BlockRun {
   Arena& saved;         ///< lives from a block's forward to its backward
   Arena& scratch;       ///< free again when the call returns
   Workspace workspace;  ///< of the largest op
+  /// int64 in host memory, absent in a model without experts: backward of layer l adds how many
+  /// tokens chose each of its experts to row l.
+  Tensor expert_load_LE = {};
 };
 
 /// What a layer keeps of its forward; backward computes the rest again, to the same bits.
@@ -131,6 +134,11 @@ class ScratchScope {
   Arena& arena_;
   Arena::Mark mark_;
 };
+
+/// Of what is summed over rows or columns: fp32, for fp64 fp64.
+inline DType statistic_dtype(DType compute) {
+  return compute == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+}
 
 inline Bytes larger(Bytes a, Bytes b) { return a.n > b.n ? a : b; }
 

@@ -1,17 +1,27 @@
 #pragma once
 // FLOPs of training, counted by hand from the sizes of the matrix products.
 //
-// For one token of full causal attention over T tokens, with D hidden, A = heads x head_dim,
-// C = kv_heads x head_dim, F ffn, V vocab, L layers, R of them recomputed:
-//   layer matrices     M = D (A + 2 C) + A D + 3 D F,  head  H = D V
-//   model              6 (L M + H) + 12 L A (T + 1) / 2
-//   products           6 (L M + H) + 2 R M (+ 2 H where the head's logits are formed twice)
-//   attention forward  (L + R) 4 A (T + 1) / 2
-//   attention backward L 10 A (T + 1) / 2              (scores are formed again)
-//   hardware           products + both attentions
+// For one token of full causal attention over T tokens, with D hidden, V vocab, a layer has
+// matrices and a mixer's products that are no matrix's:
+//   gqa     A = heads x head_dim, C = kv_heads x head_dim:  D (A + 2 C) + A D;
+//           forward 4 A (T + 1) / 2, backward 10 A (T + 1) / 2 (scores are formed again)
+//   kda     H heads of K and V, R gate rank:  D (H (2 K + V) + 2 R + H) + R H (K + V) + H V D;
+//           the recurrence reads the state twice and writes it once: forward 6 H K V, backward
+//           twice that. The chunked form's further products, and its states formed again, are not
+//           counted; nor is the convolution
+//   swiglu  3 D F
+//   moe     E experts, k of them a token, W wide (hidden or latent), S shared, F inner width:
+//           D E + 3 W F k + 3 D F S, with latent 2 D W more
+// With M the matrices and A the mixers' forward products of all layers, R those of recomputed ones,
+// head H = D V:
+//   model              6 (M + H) + 3 A
+//   products           6 (M + H) + 2 R (+ 2 H where the head's logits are formed twice)
+//   mixers, "attention" below: forward, again in recomputed layers, backward
+//   hardware           products + mixers
 // Embedding lookups, norms and elementwise work are no FLOPs here; they count as bytes.
 
 #include <cstdint>
+#include <vector>
 
 #include "trainer/config/config.h"
 
@@ -33,8 +43,11 @@ struct TokenFlops {
 enum class LogitsFormed : std::uint8_t { kOnce, kTwice };
 
 /// `recomputed`: layers that keep only their input. Throws kUsage when a count exceeds 2^63.
-TokenFlops token_flops(const ModelConfig& model, std::int64_t sequence, std::int64_t recomputed,
-                       LogitsFormed logits);
+TokenFlops token_flops(const ModelConfig& model, std::int64_t sequence,
+                       const std::vector<LayerRange>& recomputed, LogitsFormed logits);
+
+/// Whether layer `layer`, counted from 0, lies in one of the ranges.
+bool contains_layer(const std::vector<LayerRange>& ranges, std::int64_t layer);
 
 /// a x b; throws kUsage when that exceeds 2^63.
 std::int64_t checked_product(std::int64_t a, std::int64_t b);

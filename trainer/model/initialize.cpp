@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
 
@@ -11,6 +12,12 @@
 namespace k25::trainer {
 namespace {
 
+// Of a time step that is log-uniform in (0.001, 0.1), u in (0, 1). Rounded from fp64.
+float inverse_softplus(double u) {
+  const double step = 1e-3 * std::exp(u * std::log(100.0));
+  return static_cast<float>(step + std::log(-std::expm1(-step)));
+}
+
 float initial_value(const parallel::Init& init, const Philox& stream, std::int64_t index) {
   switch (init.kind) {
     case parallel::InitKind::kOnes:
@@ -20,6 +27,10 @@ float initial_value(const parallel::Init& init, const Philox& stream, std::int64
     case parallel::InitKind::kNormal:
       return static_cast<float>(init.std) *
              exact_normal(stream.uniform(static_cast<std::uint64_t>(index)));
+    case parallel::InitKind::kLogDecay:
+      return exact_log(1.0f + 15.0f * stream.uniform(static_cast<std::uint64_t>(index)));
+    case parallel::InitKind::kTimeStep:
+      return inverse_softplus(stream.uniform(static_cast<std::uint64_t>(index)));
   }
   return 0.0f;
 }

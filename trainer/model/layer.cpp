@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "kernels/core/check.h"
 #include "kernels/core/host_access.h"
 #include "trainer/model/gqa.h"
+#include "trainer/model/kda.h"
+#include "trainer/model/moe_ffn.h"
 #include "trainer/model/swiglu_ffn.h"
 
 namespace k25::trainer {
@@ -47,17 +50,27 @@ Layer::Layer(const ModelConfig& model, const RunShape& shape, int index, Keep ke
                                    .device = shape.device})),
       residual_(kernels::residual_plan(
           {.count = shape.rows() * model.hidden, .dtype = shape.compute, .device = shape.device})) {
-  const LayerPattern pattern = model.pattern[index % model.pattern.size()];
-  switch (pattern.mixer) {
+  const LayerPattern kind = model.kind(index);
+  const Keep inner = keep == Keep::kCostly ? Keep::kCostly : Keep::kAll;
+  switch (kind.mixer) {
     case MixerKind::kGqa:
       mixer_ = std::make_unique<GqaMixer>(model, shape, index, rope_table, unit);
       break;
-  }
-  const Keep inner = keep == Keep::kCostly ? Keep::kCostly : Keep::kAll;
-  switch (pattern.feed_forward) {
-    case FeedForwardKind::kSwiglu:
-      feed_forward_ = std::make_unique<SwigluFeedForward>(model, shape, index, inner, unit);
+    case MixerKind::kKda:
+      mixer_ = std::make_unique<KdaMixer>(model, shape, index, inner, unit, replicated);
       break;
+  }
+  switch (kind.feed_forward) {
+    case FeedForwardKind::kSwiglu:
+      feed_forward_ = std::make_unique<SwigluFeedForward>(
+          model, shape, index, SwigluFeedForward::Part{"ffn", model.ffn}, inner, unit);
+      break;
+    case FeedForwardKind::kMoe: {
+      auto moe = std::make_unique<MoeFeedForward>(model, shape, index, inner, unit, replicated);
+      correction_bias_index_ = moe->bias_index();
+      feed_forward_ = std::move(moe);
+      break;
+    }
   }
   const std::string prefix = "layers." + std::to_string(index) + ".";
   norm1_index_ = replicated.add(gain_parameter(prefix + "mixer_norm", model.hidden, index));

@@ -32,6 +32,9 @@ class Layer {
   Layer(const ModelConfig& model, const RunShape& shape, int index, Keep keep, Check check,
         const ConstTensor& rope_table, UnitBuilder& unit, UnitBuilder& replicated);
 
+  /// Of the feed-forward's correction bias in the replicated unit; -1 without experts.
+  int correction_bias_index() const { return correction_bias_index_; }
+
   Bytes workspace_bytes() const;
   void measure(Arena& saved, Arena& scratch);
   /// Draws what it keeps, room for its output included, from run.saved. Returns its output, whose
@@ -64,6 +67,7 @@ class Layer {
   kernels::ResidualPlan residual_;
   std::unique_ptr<Sublayer> mixer_, feed_forward_;
   int norm1_index_, norm2_index_;
+  int correction_bias_index_ = -1;
   struct Inner {
     Tensor y1, rstd1, sum, y2, rstd2;
   } inner_;

@@ -6,6 +6,7 @@
 
 #include "kernels/core/host_access.h"
 #include "kernels/core/profiler.h"
+#include "kernels/moe/correction_bias.h"
 #include "trainer/model/gqa.h"
 
 namespace k25::trainer {
@@ -13,10 +14,6 @@ namespace {
 
 using parallel::Phase;
 using parallel::Placement;
-
-DType statistic_dtype(DType compute) {
-  return compute == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
-}
 
 /// kWritten: the head's product comes first.
 parallel::ParameterSpec table_parameter(const std::string& name, const ModelConfig& m,
@@ -59,14 +56,24 @@ void freeze_matching(std::vector<parallel::UnitSpec>& units, const std::string& 
 }
 
 Keep keep_of(const RecomputeConfig& recompute, int layer) {
-  const bool again =
-      std::any_of(recompute.layers.begin(), recompute.layers.end(),
-                  [&](const LayerRange& r) { return layer + 1 >= r.first && layer + 1 <= r.last; });
-  if (again) return Keep::kInput;
+  if (contains_layer(recompute.layers, layer)) return Keep::kInput;
   return recompute.cheap ? Keep::kCostly : Keep::kAll;
 }
 
 }  // namespace
+
+// The ops of these layers exist on the CPU alone.
+void require_device(const ModelConfig& config, Device device) {
+  if (device == Device::kCpu) return;
+  for (std::int64_t i = 0; i < config.layers; ++i) {
+    const LayerPattern kind = config.kind(i);
+    const bool kda = kind.mixer == MixerKind::kKda;
+    if (!kda && kind.feed_forward != FeedForwardKind::kMoe) continue;
+    fail(ErrorKind::kUsage,
+         "model.pattern: layer " + std::to_string(i + 1) + " has " + (kda ? "kda" : "moe") +
+             ", which runs on the CPU only so far; set train.device: cpu, or use gqa/swiglu layers");
+  }
+}
 
 Model::Model(const ModelConfig& config, const RunShape& shape,
              const std::vector<std::string>& freeze, const RecomputeConfig& recompute)
@@ -88,6 +95,7 @@ Model::Model(const ModelConfig& config, const RunShape& shape,
                                          .vocab = config.vocab,
                                          .dtype = shape.compute,
                                          .device = shape.device})) {
+  require_device(config, shape.device);
   UnitBuilder replicated("replicated", Placement::kReplicated);
   UnitBuilder embedding("embedding", Placement::kSharded);
   embedding.add(
@@ -146,11 +154,17 @@ void Model::measure() {
     ScratchScope scope(scratch);
     scratch.take(DType::kFloat32, {1, config_.vocab});
   }
-  const std::int64_t table = shape_.tokens * config_.head_dim;
+  const Bytes table =
+      bytes_of(Elems{shape_.tokens * config_.head_dim}, statistic_dtype(shape_.compute));
   memory_ = {.activations = saved.peak(),
              .scratch = scratch.peak(),
              .workspace = workspace,
-             .tables = bytes_of(Elems{table}, statistic_dtype(shape_.compute))};
+             .tables = {align_up(table.n) + load_bytes().n}};
+}
+
+Bytes Model::load_bytes() const {
+  const bool any = config_.has(FeedForwardKind::kMoe);
+  return bytes_of(Elems{any ? config_.layers * config_.moe.experts : 0}, DType::kInt64);
 }
 
 void Model::allocate(const Context& context, Allocator& allocator) {
@@ -164,6 +178,28 @@ void Model::allocate(const Context& context, Allocator& allocator) {
     kernels::rope_fill_table(GqaMixer::rope_desc(config_, shape_), host);
   });
   rope_table_ = table;
+  if (load_bytes().n == 0) return;
+  expert_load_ = Tensor(static_cast<std::byte*>(tables_.data()) + align_up(table.bytes().n),
+                        DType::kInt64, {config_.layers, config_.moe.experts});
+  clear_expert_load();
+}
+
+void Model::clear_expert_load() {
+  if (expert_load_) std::fill_n(expert_load_.data<std::int64_t>(), expert_load_.numel(), 0);
+}
+
+void Model::move_correction_biases(parallel::ZeroStore& store) const {
+  if (!expert_load_) return;
+  const parallel::UnitLayout& layout = store.layout(replicated_unit());
+  const Tensor master = store.master(replicated_unit());
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const int index = layers_[i]->correction_bias_index();
+    if (index < 0) continue;
+    const std::int64_t begin = layout.offsets[static_cast<std::size_t>(index)];
+    kernels::moe_update_correction_bias(
+        master.slice(0, begin, begin + config_.moe.experts),
+        expert_load_.select(0, static_cast<int>(i)), config_.moe.bias_rate);
+  }
 }
 
 int Model::forward_unit(std::size_t position) const {
@@ -178,7 +214,8 @@ void Model::prefetch_around(parallel::ZeroStore& store, std::int64_t position,
 }
 
 BlockRun Model::begin(Context& context, const BatchTensors& batch) {
-  return {context, batch, saved_, scratch_, {workspace_.data(), workspace_.size()}};
+  return {context,  batch, saved_, scratch_, {workspace_.data(), workspace_.size()},
+          expert_load_};
 }
 
 Model::Output Model::forward(Context& context, parallel::ZeroStore& store,

@@ -28,7 +28,7 @@ struct ModelMemory {
   Bytes activations;  ///< saved between forward and backward
   Bytes scratch;
   Bytes workspace;
-  Bytes tables;  ///< rotary positions
+  Bytes tables;  ///< rotary positions, load of experts
   Bytes total() const { return {activations.n + scratch.n + workspace.n + tables.n}; }
 };
 
@@ -66,6 +66,14 @@ class Model {
   /// Adds the gradients of sum(nll) of the last forward, which was kTrain, to the store's
   /// accumulators.
   void backward(Context& context, parallel::ZeroStore& store, const BatchTensors& batch);
+  /// Tokens that chose each expert of each layer since the last clear_expert_load, of this rank's
+  /// backward passes: [layers, experts] int64 in host memory. Absent in a model without experts.
+  /// The caller adds up what all data ranks have before it moves the biases.
+  const Tensor& expert_load() const { return expert_load_; }
+  void clear_expert_load();
+  /// Between finish_gradients and end_step: the routers' correction biases follow the load
+  /// (kernels/moe/correction_bias.h), equally on every rank.
+  void move_correction_biases(parallel::ZeroStore& store) const;
   /// After forward: logits [V] (compute dtype) of one row, for sampling.
   std::vector<float> logits(Context& context, parallel::ZeroStore& store, std::int64_t row);
 
@@ -73,6 +81,7 @@ class Model {
   int head_unit() const { return tied_ ? 0 : static_cast<int>(units_.size()) - 2; }
   int replicated_unit() const { return static_cast<int>(units_.size()) - 1; }
   int forward_unit(std::size_t position) const;  // block position -> unit
+  Bytes load_bytes() const;
   void take_head(Arena& saved);
   void run_head(BlockRun& run, parallel::ZeroStore& store, Purpose purpose);
   kernels::GemmDesc logits_gemm() const;
@@ -85,6 +94,7 @@ class Model {
   bool tied_;
   std::vector<parallel::UnitSpec> units_;
   ConstTensor rope_table_;
+  Tensor expert_load_;
   std::vector<std::unique_ptr<Layer>> layers_;
   kernels::EmbeddingPlan embedding_;
   kernels::RmsNormPlan final_norm_;

@@ -5,21 +5,24 @@
 namespace k25::trainer {
 namespace {
 
-parallel::ParameterSpec gate_up_parameter(const ModelConfig& m, int layer) {
-  const std::string prefix = "layers." + std::to_string(layer) + ".ffn.";
+using Part = SwigluFeedForward::Part;
+
+parallel::ParameterSpec gate_up_parameter(const ModelConfig& m, int layer, const Part& part) {
+  const std::string prefix = "layers." + std::to_string(layer) + "." + part.name + ".";
   const parallel::Init init{parallel::InitKind::kNormal, m.init_std};
   return {.name = prefix + "gate_up",
-          .shape = {2 * m.ffn, m.hidden},
+          .shape = {2 * part.ffn, m.hidden},
           .layer = layer,
-          .slices = {{prefix + "gate", 0, m.ffn, init}, {prefix + "up", m.ffn, 2 * m.ffn, init}},
+          .slices = {{prefix + "gate", 0, part.ffn, init},
+                     {prefix + "up", part.ffn, 2 * part.ffn, init}},
           .gradient_start = parallel::GradientStart::kWritten};
 }
 
-parallel::ParameterSpec down_parameter(const ModelConfig& m, int layer) {
-  const std::string name = "layers." + std::to_string(layer) + ".ffn.down";
+parallel::ParameterSpec down_parameter(const ModelConfig& m, int layer, const Part& part) {
+  const std::string name = "layers." + std::to_string(layer) + "." + part.name + ".down";
   const double std = m.init_std / std::sqrt(2.0 * static_cast<double>(m.layers));
   return {.name = name,
-          .shape = {m.hidden, m.ffn},
+          .shape = {m.hidden, part.ffn},
           .layer = layer,
           .slices = {{name, 0, m.hidden, {parallel::InitKind::kNormal, std}}},
           .gradient_start = parallel::GradientStart::kWritten};
@@ -28,17 +31,17 @@ parallel::ParameterSpec down_parameter(const ModelConfig& m, int layer) {
 }  // namespace
 
 SwigluFeedForward::SwigluFeedForward(const ModelConfig& model, const RunShape& shape, int layer,
-                                     Keep keep, UnitBuilder& unit)
+                                     const Part& part, Keep keep, UnitBuilder& unit)
     : shape_(shape),
       keep_(keep),
-      gate_up_{shape.rows(), model.hidden, 2 * model.ffn, shape.compute, shape.device},
-      down_{shape.rows(), model.ffn, model.hidden, shape.compute, shape.device},
+      gate_up_{shape.rows(), model.hidden, 2 * part.ffn, shape.compute, shape.device},
+      down_{shape.rows(), part.ffn, model.hidden, shape.compute, shape.device},
       swiglu_(kernels::swiglu_plan({.rows = shape.rows(),
-                                    .cols = model.ffn,
+                                    .cols = part.ffn,
                                     .dtype = shape.compute,
                                     .device = shape.device})),
-      gate_up_index_(unit.add(gate_up_parameter(model, layer))),
-      down_index_(unit.add(down_parameter(model, layer))) {}
+      gate_up_index_(unit.add(gate_up_parameter(model, layer, part))),
+      down_index_(unit.add(down_parameter(model, layer, part))) {}
 
 Bytes SwigluFeedForward::workspace_bytes() const {
   return larger(swiglu_.workspace_bytes,

@@ -1,6 +1,8 @@
 #pragma once
 // The gated feed-forward:  out = swiglu(x Wgate_up^T) Wdown^T
 
+#include <string>
+
 #include "kernels/swiglu/swiglu.h"
 #include "trainer/config/config.h"
 #include "trainer/model/block.h"
@@ -9,9 +11,13 @@ namespace k25::trainer {
 
 class SwigluFeedForward : public Sublayer {
  public:
+  struct Part {
+    std::string name;      ///< of its parameters: "layers.3.NAME.gate_up"
+    std::int64_t ffn = 0;  ///< inner width
+  };
   /// `keep`: kAll or kCostly.
-  SwigluFeedForward(const ModelConfig& model, const RunShape& shape, int layer, Keep keep,
-                    UnitBuilder& unit);
+  SwigluFeedForward(const ModelConfig& model, const RunShape& shape, int layer, const Part& part,
+                    Keep keep, UnitBuilder& unit);
 
   Bytes workspace_bytes() const override;
   void take_saved(Arena& saved) override;

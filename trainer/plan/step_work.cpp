@@ -31,25 +31,71 @@ std::vector<UnitUse> uses_of_micro_batch(const Model& model, std::int64_t layers
   return uses;
 }
 
+/// Bytes for one token that elementwise kernels of one layer read and write.
+struct TokenBytes {
+  std::int64_t forward = 0, backward = 0;
+  std::int64_t cheap = 0;  ///< formed again with recompute.cheap
+};
+
+TokenBytes mixer_bytes(const ModelConfig& m, MixerKind mixer, std::int64_t size) {
+  if (mixer == MixerKind::kGqa) {  // q and k rotated in place
+    const std::int64_t rotated = 2 * (m.heads + m.kv_heads) * m.head_dim * size;
+    return {rotated, rotated};
+  }
+  const KdaConfig& k = m.kda;
+  const std::int64_t keys = k.heads * k.key_dim, values = k.heads * k.value_dim;
+  const std::int64_t channels = 2 * keys + values, decay = keys * (size + 4);
+  // Convolution reads and writes q|k|v, L2 norm q and k in place, f gives an fp32 g, and beta; the
+  // recurrence q, k, v, g, o; the gated norm o, gate and y.
+  const std::int64_t recurrence = (channels + values) * size + keys * 4;
+  // Backward: norm 5 V, recurrence all again and its gradients, L2 norm 3 (q, k), convolution
+  // three times q|k|v, the decay again and its gradient.
+  return {(2 * channels + 4 * keys + 3 * values) * size + decay + recurrence,
+          (3 * channels + 6 * keys + 5 * values) * size + 3 * decay + 2 * recurrence,
+          3 * values * size};
+}
+
+TokenBytes feed_forward_bytes(const ModelConfig& m, FeedForwardKind kind, std::int64_t size) {
+  const std::int64_t d = m.hidden * size, f = m.ffn * size;
+  if (kind == FeedForwardKind::kSwiglu) return {3 * f, 5 * f, f};
+  const MoeConfig& e = m.moe;
+  const std::int64_t width = (e.latent > 0 ? e.latent : m.hidden) * size, k = e.per_token;
+  const std::int64_t inner = e.ffn * size, shared = e.shared_experts * inner;
+  const std::int64_t norm = e.latent > 0 ? 2 * width : 0, sum = e.shared_experts > 0 ? 3 * d : 0;
+  // Permute reads and writes k rows, combine reads them and writes one; the router 2 E in fp32.
+  return {2 * k * width + (k + 1) * width + 3 * (k * inner + shared) + 8 * e.experts + norm + sum,
+          // Permuted again, combine's two gradients, rows back; two sums of gradients.
+          2 * k * width + 3 * k * width + (k + 1) * width + 5 * (k * inner + shared) +
+              12 * e.experts + 2 * norm + sum + 3 * d,
+          shared};
+}
+
 /// Bytes of elementwise kernels in one micro-batch: rows that each reads and writes.
-void count_moved(const Config& config, std::int64_t recomputed, StepWork& work) {
+void count_moved(const Config& config, StepWork& work) {
   const ModelConfig& m = config.model;
   const std::int64_t rows = config.train.micro_batch * config.data.sequence;
   const std::int64_t size = dtype_bytes(config.train.precision);
-  const std::int64_t d = m.hidden * size, f = m.ffn * size;
-  const std::int64_t rotated = 2 * (m.heads + m.kv_heads) * m.head_dim * size;
-  // A layer formed again: norm 2 D, norm with residual 4 D, SwiGLU 3 F, q and k in place. In
-  // forward the first norm adds the layer before, and the last norm the last layer.
-  const std::int64_t inner = 6 * d + rotated + 3 * f;
-  // Two norms 4 D each, SwiGLU 5 F, q and k in place.
-  const std::int64_t backward = 8 * d + rotated + 5 * f;
-  const std::int64_t cheap = config.recompute.cheap ? 4 * d + f : 0;
+  const std::int64_t d = m.hidden * size;
   // Logits in fp32 are read; in backward they are read and their gradient is written.
   const std::int64_t logits = m.vocab * 4, logit_gradients = m.vocab * (4 + size);
-  const std::int64_t kept = m.layers - recomputed;
-  work.forward.moved = {rows * (m.layers * (inner + 2 * d) + 4 * d + logits)};
-  work.backward.moved = {
-      rows * (m.layers * backward + recomputed * inner + kept * cheap + 5 * d + logit_gradients)};
+  std::int64_t forward = 4 * d + logits, backward = 5 * d + logit_gradients;
+  for (std::int64_t i = 0; i < m.layers; ++i) {
+    const LayerPattern kind = m.kind(i);
+    const TokenBytes mixer = mixer_bytes(m, kind.mixer, size);
+    const TokenBytes feed_forward = feed_forward_bytes(m, kind.feed_forward, size);
+    // A layer formed again: norm 2 D, norm with residual 4 D. In forward the first norm adds the
+    // layer before, and the last norm the last layer.
+    const std::int64_t inner = 6 * d + mixer.forward + feed_forward.forward;
+    forward += inner + 2 * d;
+    backward += 8 * d + mixer.backward + feed_forward.backward;  // two norms 4 D each
+    if (contains_layer(config.recompute.layers, i)) {
+      backward += inner;
+    } else if (config.recompute.cheap) {
+      backward += 4 * d + mixer.cheap + feed_forward.cheap;
+    }
+  }
+  work.forward.moved = {rows * forward};
+  work.backward.moved = {rows * backward};
 }
 
 /// What a step moves that does not grow with its tokens.
@@ -147,9 +193,8 @@ std::int64_t recomputed_layers(const Config& config) {
 StepWork count_step(const Config& config, const Model& model, const parallel::ZeroOptions& options,
                     const Cluster& cluster) {
   StepWork work;
-  const std::int64_t recomputed = recomputed_layers(config);
   work.logits = model.logits_formed();
-  work.token = token_flops(config.model, config.data.sequence, recomputed, work.logits);
+  work.token = token_flops(config.model, config.data.sequence, config.recompute.layers, work.logits);
   work.tokens = checked_product(config.train.batch, config.data.sequence);
   work.model_flops = checked_product(work.tokens, work.token.model);
   work.hardware_flops = checked_product(work.tokens, work.token.hardware());
@@ -161,7 +206,7 @@ StepWork count_step(const Config& config, const Model& model, const parallel::Ze
   work.backward = {.product_flops = checked_product(rows, t.backward_products),
                    .attention_forward_flops = checked_product(rows, t.recomputed_attention),
                    .attention_backward_flops = checked_product(rows, t.backward_attention)};
-  count_moved(config, recomputed, work);
+  count_moved(config, work);
   work.traffic = parallel::plan_traffic(
       model.units(), config.mesh, options,
       uses_of_micro_batch(model, config.model.layers, config.model.tie_embeddings));

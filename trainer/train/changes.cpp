@@ -29,7 +29,7 @@ void compare(const std::string& key, const std::string& was, const std::string& 
 std::string pattern_text(const ModelConfig& model) {
   std::string text;  // of every layer, so that a pattern written twice is the same one
   for (std::int64_t i = 0; i < model.layers; ++i) {
-    const LayerPattern& p = model.pattern[static_cast<std::size_t>(i) % model.pattern.size()];
+    const LayerPattern p = model.kind(i);
     text += fmt::format("{}{}/{}", i == 0 ? "" : " ", static_cast<int>(p.mixer),
                         static_cast<int>(p.feed_forward));
   }
@@ -42,6 +42,49 @@ std::string value_or_absent(const std::map<std::string, std::string>& keys,
   return found == keys.end() ? "(absent)" : found->second;
 }
 
+void number(const char* key, auto before, auto now, std::vector<Change>& changes) {
+  compare(key, fmt::format("{}", before), fmt::format("{}", now), changes);
+}
+
+void kda_changes(const ModelConfig& was, const ModelConfig& now, std::vector<Change>& layout,
+                 std::vector<Change>& constants) {
+  if (!was.has(MixerKind::kKda) || !now.has(MixerKind::kKda)) return;
+  const KdaConfig &a = was.kda, &b = now.kda;
+  number("model.kda.heads", a.heads, b.heads, layout);
+  number("model.kda.key_head_dim", a.key_dim, b.key_dim, layout);
+  number("model.kda.value_head_dim", a.value_dim, b.value_dim, layout);
+  number("model.kda.gate_rank", a.gate_rank, b.gate_rank, layout);
+  const auto gate_name = [](const KdaConfig& k) {
+    return k.gate == kernels::KdaGate::kSoftplus ? "softplus" : "lower_bound";
+  };
+  compare("model.kda.gate", gate_name(a), gate_name(b), constants);
+  if (a.gate == b.gate && a.gate == kernels::KdaGate::kLowerBound) {
+    number("model.kda.lower_bound", a.lower_bound, b.lower_bound, constants);
+  }
+  const auto beta_limit = [](const KdaConfig& k) {
+    return k.beta == kernels::KdaBetaRange::kOne ? 1 : 2;
+  };
+  number("model.kda.beta", beta_limit(a), beta_limit(b), constants);
+}
+
+void moe_changes(const ModelConfig& was, const ModelConfig& now, std::vector<Change>& layout,
+                 std::vector<Change>& constants) {
+  if (!was.has(FeedForwardKind::kMoe) || !now.has(FeedForwardKind::kMoe)) return;
+  const MoeConfig &a = was.moe, &b = now.moe;
+  number("model.moe.experts", a.experts, b.experts, layout);
+  number("model.moe.ffn", a.ffn, b.ffn, layout);
+  number("model.moe.shared_experts", a.shared_experts, b.shared_experts, layout);
+  number("model.moe.latent", a.latent, b.latent, layout);
+  number("model.moe.per_token", a.per_token, b.per_token, constants);
+  number("model.moe.groups", a.groups, b.groups, constants);
+  number("model.moe.top_groups", a.top_groups, b.top_groups, constants);
+  number("model.moe.scaling_factor", a.scaling_factor, b.scaling_factor, constants);
+  const auto adds_up = [](const MoeConfig& m) {
+    return m.renormalize == kernels::NormalizeWeights::kYes;
+  };
+  number("model.moe.renormalize", adds_up(a), adds_up(b), constants);
+}
+
 // What the same weights compute: how they are cut, and the numbers beside them.
 struct FunctionChanges {
   std::vector<Change> layout, constants;
@@ -50,9 +93,6 @@ struct FunctionChanges {
 FunctionChanges function_changes(const ModelConfig& was, const std::string& saved_config,
                                  const ModelConfig& model) {
   FunctionChanges found;
-  const auto number = [](const char* key, auto before, auto now, std::vector<Change>& changes) {
-    compare(key, fmt::format("{}", before), fmt::format("{}", now), changes);
-  };
   number("model.rope_theta", was.rope_theta, model.rope_theta, found.constants);
   number("model.norm_eps", was.norm_eps, model.norm_eps, found.constants);
   // The width of a head may follow from it.
@@ -60,6 +100,8 @@ FunctionChanges function_changes(const ModelConfig& was, const std::string& save
   number("model.heads", was.heads, model.heads, found.layout);
   number("model.kv_heads", was.kv_heads, model.kv_heads, found.layout);
   number("model.head_dim", was.head_dim, model.head_dim, found.layout);
+  kda_changes(was, model, found.layout, found.constants);
+  moe_changes(was, model, found.layout, found.constants);
   if (was.layers == model.layers && pattern_text(was) != pattern_text(model)) {
     const auto before = keys_of(saved_config);
     found.layout.push_back({"model.pattern", value_or_absent(before, "model.pattern"), "another"});
@@ -94,7 +136,7 @@ bool moves_numbers(const std::string& key, const std::map<std::string, std::stri
                            "train.allow_data_change", "reduce.slots", "data.mixture.weights"}) {
     if (key == same) return false;
   }
-  if (key == "data.on_exhausted") return true;
+  if (key == "data.on_exhausted" || key == "model.moe.bias_rate") return true;
   for (const char* section : {"optim.", "numeric.", "train.", "reduce."}) {
     if (key.rfind(section, 0) == 0) return true;
   }

@@ -7,7 +7,7 @@
 namespace k25::trainer {
 
 double flops_per_token(const ModelConfig& m, std::int64_t sequence) {
-  return static_cast<double>(token_flops(m, sequence, 0, LogitsFormed::kOnce).model);
+  return static_cast<double>(token_flops(m, sequence, {}, LogitsFormed::kOnce).model);
 }
 
 StepRecord Progress::record(const Input& in) {

@@ -190,11 +190,25 @@ void Stepper::finish_backward() {
   runtime_.mesh().wait(runtime_.context());
 }
 
+// The load is of all data ranks and a sum of integers, so that its order does not matter.
+void Stepper::move_correction_biases() {
+  const Tensor& load = model_.expert_load();
+  if (!load) return;
+  runtime_.mesh()
+      .data_comm()
+      .all_reduce_small({.name = "expert load"},
+                        {.integers = load.data<std::int64_t>(), .count = load.numel()})
+      .wait();
+  model_.move_correction_biases(store_);
+}
+
 void Stepper::update(const optim::StepPlan& plan) {
   const PhaseScope scope(*this, StepPhase::kUpdate);
   if (plan.action == optim::StepAction::kApply) {
     optim::apply_adamw(store_, plan, guess_);
+    move_correction_biases();
   }
+  model_.clear_expert_load();
   store_.end_step();
 }
 

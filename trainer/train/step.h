@@ -62,6 +62,7 @@ class Stepper {
   void read_batch(const StepResult& result, std::int64_t micro_batch);
   void inject_fault();
   void finish_backward();
+  void move_correction_biases();
   void update(const optim::StepPlan& plan);
   std::vector<data::SampleRef> draw(TrainState& state) const;
 

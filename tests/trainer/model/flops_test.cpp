@@ -25,13 +25,13 @@ TEST(Flops, OfADenseModelByHand) {
   // One token through one layer: q, k, v and out 4 x 8 x 8 = 256; gate, up, down 3 x 8 x 20 = 480.
   // The head: 8 x 100. T = 5: (5 + 1) / 2 = 3 keys; scores and values 2 x 8 x 3 products.
   const std::int64_t matrices = 2 * (256 + 480) + 800;
-  const TokenFlops f = token_flops(dense(), 5, 0, LogitsFormed::kTwice);
+  const TokenFlops f = token_flops(dense(), 5, {}, LogitsFormed::kTwice);
   EXPECT_EQ(f.model, 6 * matrices + 12 * 2 * 8 * 3);
   EXPECT_EQ(f.forward_products, 2 * matrices);
   EXPECT_EQ(f.forward_attention, 2 * (4 * 8 * 3));
   EXPECT_EQ(f.backward_attention, 2 * (10 * 8 * 3));
   EXPECT_EQ(f.backward_products, 4 * matrices + 2 * 800);  // logits again
-  EXPECT_EQ(token_flops(dense(), 5, 0, LogitsFormed::kOnce).backward_products, 4 * matrices);
+  EXPECT_EQ(token_flops(dense(), 5, {}, LogitsFormed::kOnce).backward_products, 4 * matrices);
   EXPECT_EQ(f.recomputed_attention, 0);
   EXPECT_EQ(f.hardware(), f.model + 2 * 800 + 2 * (2 * 8 * 3));  // and the scores
 }
@@ -40,14 +40,14 @@ TEST(Flops, OneKeyHeadShrinksOnlyKeysAndValues) {
   ModelConfig m = dense();
   m.kv_heads = 1;
   // k and v: 2 x 8 x (8 - 2) fewer elements in each of two layers.
-  EXPECT_EQ(token_flops(dense(), 5, 0, LogitsFormed::kTwice).model -
-                token_flops(m, 5, 0, LogitsFormed::kTwice).model,
+  EXPECT_EQ(token_flops(dense(), 5, {}, LogitsFormed::kTwice).model -
+                token_flops(m, 5, {}, LogitsFormed::kTwice).model,
             6 * 2 * (2 * 8 * 6));
 }
 
 TEST(Flops, RecomputeIsTheHardwaresAlone) {
-  const TokenFlops none = token_flops(dense(), 5, 0, LogitsFormed::kTwice),
-                   one = token_flops(dense(), 5, 1, LogitsFormed::kTwice);
+  const TokenFlops none = token_flops(dense(), 5, {}, LogitsFormed::kTwice),
+                   one = token_flops(dense(), 5, {{2, 2}}, LogitsFormed::kTwice);
   EXPECT_EQ(one.model, none.model);
   // Forward of one layer: its matrices twice, its attention.
   EXPECT_EQ(one.hardware() - none.hardware(), 2 * (256 + 480) + 4 * 8 * 3);
@@ -55,7 +55,7 @@ TEST(Flops, RecomputeIsTheHardwaresAlone) {
 
 TEST(Flops, TheLogLineCountsTheSame) {
   EXPECT_EQ(flops_per_token(dense(), 5),
-            static_cast<double>(token_flops(dense(), 5, 2, LogitsFormed::kTwice).model));
+            static_cast<double>(token_flops(dense(), 5, {{1, 2}}, LogitsFormed::kTwice).model));
 }
 
 TEST(Flops, RecipesModel) {
@@ -69,14 +69,14 @@ TEST(Flops, RecipesModel) {
                       .pattern = {{}}};
   // 32 x (4096 x 6144 + 4096 x 4096 + 3 x 4096 x 14336) + 4096 x 163840 = 7650410496 matrix
   // elements; 12 x 32 x 4096 x 4097 / 2 of attention.
-  EXPECT_EQ(token_flops(m, 4096, 0, LogitsFormed::kTwice).model,
+  EXPECT_EQ(token_flops(m, 4096, {}, LogitsFormed::kTwice).model,
             6 * 7650410496LL + 12LL * 32 * 4096 * 4097 / 2);
 }
 
 TEST(Flops, MoreThanAnyMachineIsRefused) {
   ModelConfig m = dense();
   m.hidden = m.ffn = std::int64_t{1} << 40;
-  EXPECT_THROW(token_flops(m, 5, 0, LogitsFormed::kTwice), Error);
+  EXPECT_THROW(token_flops(m, 5, {}, LogitsFormed::kTwice), Error);
   EXPECT_THROW(checked_product(std::int64_t{1} << 40, std::int64_t{1} << 40), Error);
 }
 
