@@ -45,10 +45,11 @@ struct FirstStep {
   std::int64_t labels = 0;                    ///< of this rank
 };
 
-FirstStep first_step(parallel::Mesh& mesh, std::int64_t micro_batch, std::int64_t slots) {
+FirstStep first_step(parallel::Mesh& mesh, const ModelConfig& config, std::int64_t micro_batch,
+                     std::int64_t slots) {
   HostAllocator allocator;
   Context context{.isa = detect_cpu_isa()};
-  Model model(model_test::small_model(2), {micro_batch, kT, DType::kFloat32}, {}, {});
+  Model model(config, {micro_batch, kT, DType::kFloat32}, {}, {});
   model.allocate(context, allocator);
   const std::int64_t per_slot = kSequences / micro_batch / slots;
   parallel::ZeroStore store(mesh, model.units(),
@@ -80,14 +81,14 @@ FirstStep first_step(parallel::Mesh& mesh, std::int64_t micro_batch, std::int64_
   return result;
 }
 
-TEST(FirstStepMpi, GradientsDoNotDependOnTheCut) {
+void check_cuts(const ModelConfig& config) {
   parallel::World& world = parallel::test_world();
   parallel::Mesh mesh(world, {.shard = world.size()});
-  const FirstStep want = first_step(mesh, 1, kSequences);
+  const FirstStep want = first_step(mesh, config, 1, kSequences);
   int cuts = 0;
   for (const std::int64_t micro_batch : {1, 2, 3, 4, 6, 8, 12, 24}) {
     if (kSequences % (micro_batch * world.size()) != 0) continue;
-    const FirstStep got = first_step(mesh, micro_batch, world.size());
+    const FirstStep got = first_step(mesh, config, micro_batch, world.size());
     for (std::size_t u = 0; u < want.gradients.size(); ++u) {
       double largest = 0.0, furthest = 0.0;
       ASSERT_EQ(got.gradients[u].size(), want.gradients[u].size());
@@ -120,6 +121,13 @@ TEST(FirstStepMpi, GradientsDoNotDependOnTheCut) {
   if (world.size() > 1) {
     EXPECT_LT(labels[0], labels[1]) << "ranks must have unequal label counts";
   }
+}
+
+TEST(FirstStepMpi, GradientsDoNotDependOnTheCut) { check_cuts(model_test::small_model(2)); }
+
+TEST(FirstStepMpi, NorDoThoseOfKdaAndExperts) {
+  check_cuts(model_test::hybrid_model());
+  check_cuts(model_test::latent_model());
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -21,15 +22,17 @@ class Recompute : public testing::TestWithParam<DType> {
  protected:
   struct Result {
     std::vector<float> nll, gradients;
+    std::vector<std::int64_t> load;  ///< of experts
     ModelMemory memory;
   };
 
   /// One micro-batch; between forward and backward, `between` may touch the store.
   template <class Between>
-  Result run(const RecomputeConfig& recompute, const Between& between) {
+  Result run(const RecomputeConfig& recompute, const Between& between,
+             const ModelConfig& config = model_test::small_model(3)) {
     HostAllocator allocator;
     Context context{.isa = detect_cpu_isa()};
-    Model model(model_test::small_model(3), {kB, kT, GetParam()}, {}, recompute);
+    Model model(config, {kB, kT, GetParam()}, {}, recompute);
     model.allocate(context, allocator);
     parallel::ZeroStore store(mesh_, model.units(), {.compute = GetParam()}, context, allocator);
     initialize_parameters(store, 7);
@@ -48,10 +51,14 @@ class Recompute : public testing::TestWithParam<DType> {
       result.gradients.insert(result.gradients.end(), g.data<float>(), g.data<float>() + g.numel());
     }
     store.end_step();
+    if (const Tensor& load = model.expert_load()) {
+      result.load.assign(load.data<std::int64_t>(), load.data<std::int64_t>() + load.numel());
+    }
     return result;
   }
-  Result run(const RecomputeConfig& recompute) {
-    return run(recompute, [](parallel::ZeroStore&) {});
+  Result run(const RecomputeConfig& recompute,
+             const ModelConfig& config = model_test::small_model(3)) {
+    return run(recompute, [](parallel::ZeroStore&) {}, config);
   }
 
   std::unique_ptr<parallel::World> world_ = parallel::World::create({});
@@ -72,6 +79,25 @@ TEST_P(Recompute, AnySelectionGivesTheSameBits) {
     EXPECT_EQ(again.nll, plain.nll);
     EXPECT_EQ(again.gradients, plain.gradients);
     EXPECT_LT(again.memory.activations.n, plain.memory.activations.n);
+  }
+}
+
+TEST_P(Recompute, AnyKindOfLayerGivesTheSameBits) {
+  for (const ModelConfig& config : {model_test::hybrid_model(), model_test::latent_model()}) {
+    const Result plain = run({}, config);
+    const RecomputeConfig selections[] = {{.layers = {{1, 4}}, .check = true},
+                                          {.layers = {{2, 2}, {4, 4}}},
+                                          {.cheap = true},
+                                          {.layers = {{3, 3}}, .cheap = true}};
+    for (const RecomputeConfig& selection : selections) {
+      const Result again = run(selection, config);
+      EXPECT_EQ(again.nll, plain.nll);
+      EXPECT_EQ(again.gradients, plain.gradients);
+      EXPECT_LT(again.memory.activations.n, plain.memory.activations.n);
+      EXPECT_EQ(again.load, plain.load) << "what runs again is not counted again";
+    }
+    EXPECT_EQ(std::accumulate(plain.load.begin(), plain.load.end(), std::int64_t{0}),
+              3 * 2 * kB * kT);
   }
 }
 

@@ -24,6 +24,36 @@ inline ModelConfig small_model(std::int64_t layers) {
           .pattern = {{}}};
 }
 
+/// kda/swiglu, kda/moe, kda/moe, gqa/moe, as scripts/golden/layers_golden.py has them.
+inline ModelConfig hybrid_model() {
+  ModelConfig m = small_model(4);
+  m.pattern = {{MixerKind::kKda, FeedForwardKind::kMoe},
+               {MixerKind::kKda, FeedForwardKind::kMoe},
+               {MixerKind::kKda, FeedForwardKind::kMoe},
+               {MixerKind::kGqa, FeedForwardKind::kMoe}};
+  m.kda = {.heads = 2, .key_dim = 4, .value_dim = 6, .gate_rank = 3};
+  m.moe = {.experts = 5,
+           .per_token = 2,
+           .ffn = 8,
+           .shared_experts = 2,
+           .first_dense_layers = 1,
+           .scaling_factor = 2.446};
+  return m;
+}
+
+/// The same with a bounded gate, negative eigenvalues, and experts in a latent width alone.
+inline ModelConfig latent_model() {
+  ModelConfig m = hybrid_model();
+  m.kda.gate = kernels::KdaGate::kLowerBound;
+  m.kda.lower_bound = -2.0;
+  m.kda.beta = kernels::KdaBetaRange::kTwo;
+  m.moe.shared_experts = 0;
+  m.moe.latent = 6;
+  m.moe.renormalize = kernels::NormalizeWeights::kNo;
+  m.moe.scaling_factor = 1.5;
+  return m;
+}
+
 inline data::Batch small_batch() {
   const std::vector<std::vector<std::pair<int, int>>> documents = {{{0, 5}, {5, 6}, {6, 12}},
                                                                    {{0, 12}}};
