@@ -74,20 +74,23 @@ void find_in_optim(const Config& c, Effects& effects) {
 void find_in_model(const Config& c, Effects& effects) {
   const ModelConfig& m = c.model;
   if (static_cast<std::int64_t>(m.pattern.size()) > m.layers) {
-    effects.say("model.pattern", fmt::format("names {} layers of a model that has {}",
-                                             m.pattern.size(), m.layers));
+    effects.say("model.pattern",
+                fmt::format("names {} layers of a model that has {}", m.pattern.size(), m.layers));
   }
   if (m.moe.first_dense_layers > m.layers) {
     effects.say("model.moe.first_dense_layers",
                 fmt::format("is more than the {} layers of the model", m.layers));
   }
   if (!m.has(MixerKind::kKda)) {
-    effects.no_effect_of_all({"model.kda.heads", "model.kda.key_head_dim",
-                              "model.kda.value_head_dim", "model.kda.gate", "model.kda.lower_bound",
-                              "model.kda.gate_rank", "model.kda.beta"},
-                             "no layer is kda");
+    effects.no_effect_of_all(
+        {"model.kda.heads", "model.kda.key_head_dim", "model.kda.value_head_dim", "model.kda.gate",
+         "model.kda.lower_bound", "model.kda.gate_rank", "model.kda.beta"},
+        "no layer is kda");
   } else if (m.kda.gate != kernels::KdaGate::kLowerBound) {
     effects.no_effect_of_all({"model.kda.lower_bound"}, "model.kda.gate is not lower_bound");
+  }
+  if (!m.has(MixerKind::kGqa)) {
+    effects.no_effect_of_all({"model.kv_heads", "model.rope_theta"}, "no layer is gqa");
   }
   if (!m.has(FeedForwardKind::kMoe)) {
     effects.no_effect_of_all(

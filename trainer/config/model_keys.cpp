@@ -5,8 +5,7 @@
 namespace k25::trainer {
 namespace {
 
-constexpr const char* kKnownKinds =
-    "known mixers: gqa, kda; known feed-forwards: swiglu, moe";
+constexpr const char* kKnownKinds = "known mixers: gqa, kda; known feed-forwards: swiglu, moe";
 
 /// Whether `name` is MIXER/FEED-FORWARD.
 bool read_kind(const std::string& name, LayerPattern& kind) {
@@ -16,8 +15,7 @@ bool read_kind(const std::string& name, LayerPattern& kind) {
   if (mixer != "gqa" && mixer != "kda") return false;
   if (feed_forward != "swiglu" && feed_forward != "moe") return false;
   kind.mixer = mixer == "gqa" ? MixerKind::kGqa : MixerKind::kKda;
-  kind.feed_forward =
-      feed_forward == "swiglu" ? FeedForwardKind::kSwiglu : FeedForwardKind::kMoe;
+  kind.feed_forward = feed_forward == "swiglu" ? FeedForwardKind::kSwiglu : FeedForwardKind::kMoe;
   return true;
 }
 

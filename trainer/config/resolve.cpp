@@ -87,9 +87,9 @@ class Resolver {
   // What a router demands of its experts.
   void resolve_moe() {
     const MoeConfig& e = c_.model.moe;
-    for (const auto& [key, value] : {std::pair{"model.moe.experts", e.experts},
-                                     std::pair{"model.moe.per_token", e.per_token},
-                                     std::pair{"model.moe.ffn", e.ffn}}) {
+    for (const auto& [key, value] :
+         {std::pair{"model.moe.experts", e.experts}, std::pair{"model.moe.per_token", e.per_token},
+          std::pair{"model.moe.ffn", e.ffn}}) {
       if (value == 0) {
         problem(key, "null, and model.pattern has moe layers; give a number",
                 {"model.pattern", "model.last_layer"});
@@ -97,9 +97,9 @@ class Resolver {
     }
     if (e.experts == 0 || e.per_token == 0) return;
     if (e.per_token > e.experts) {
-      problem("model.moe.per_token",
-              fmt::format("{} of {} experts; at most {}", e.per_token, e.experts, e.experts),
-              {"model.moe.experts"});
+      return problem("model.moe.per_token",
+                     fmt::format("{} of {} experts; at most {}", e.per_token, e.experts, e.experts),
+                     {"model.moe.experts"});
     }
     if (e.experts % e.groups != 0) {
       return problem("model.moe.groups",
@@ -108,12 +108,12 @@ class Resolver {
     }
     const std::int64_t fewest = (e.per_token * e.groups + e.experts - 1) / e.experts;
     if (e.top_groups > e.groups || e.top_groups < fewest) {
-      problem("model.moe.top_groups",
-              fmt::format("{} of {} groups with {} experts each cannot give a token {} experts; "
-                          "from {} to {}",
-                          e.top_groups, e.groups, e.experts / e.groups, e.per_token, fewest,
-                          e.groups),
-              {"model.moe.groups", "model.moe.per_token"});
+      problem(
+          "model.moe.top_groups",
+          fmt::format("{} of {} groups with {} experts each cannot give a token {} experts; "
+                      "from {} to {}",
+                      e.top_groups, e.groups, e.experts / e.groups, e.per_token, fewest, e.groups),
+          {"model.moe.groups", "model.moe.per_token"});
     }
   }
 

@@ -84,8 +84,7 @@ TokenFlops token_flops(const ModelConfig& m, std::int64_t sequence,
   Count matrices = 0, matrices_again = 0, forward = 0, forward_again = 0, backward = 0, model = 0;
   for (std::int64_t i = 0; i < m.layers; ++i) {
     const LayerPattern kind = m.kind(i);
-    const Count layer =
-        mixer_matrices(m, kind.mixer) + feed_forward_matrices(m, kind.feed_forward);
+    const Count layer = mixer_matrices(m, kind.mixer) + feed_forward_matrices(m, kind.feed_forward);
     const MixerProducts products = mixer_products(m, kind.mixer, sequence);
     matrices = matrices + layer;
     forward = forward + products.forward;

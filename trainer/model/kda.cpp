@@ -210,9 +210,8 @@ Tensor KdaMixer::columns(const Tensor& in_NP, std::int64_t begin, std::int64_t c
 }
 
 kernels::SequenceBorders KdaMixer::borders(const BlockRun& run) const {
-  return {.border_S1 = {},
-          .doc_begin_BT = run.batch.doc_begin_BT,
-          .doc_end_BT = run.batch.doc_end_BT};
+  return {
+      .border_S1 = {}, .doc_begin_BT = run.batch.doc_begin_BT, .doc_end_BT = run.batch.doc_end_BT};
 }
 
 KdaMixer::Decay KdaMixer::take_decay(Arena& scratch) const {
@@ -249,8 +248,7 @@ void KdaMixer::forward(BlockRun& run, const ParameterViews& parameters, const Co
                            .weight_DW = parameters.replicated[conv_index_],
                            .borders = borders(run),
                            .initial_state_S3D = {}},
-                          {.y_BTD = by_sequence(saved_qkv_), .final_state_S3D = {}},
-                          run.workspace);
+                          {.y_BTD = by_sequence(saved_qkv_), .final_state_S3D = {}}, run.workspace);
   const Heads heads = split(saved_qkv_);
   kernels::l2norm_forward(run.context, l2norm_, {heads.q_NHK},
                           {heads.q_NHK, saved_rstd_.select(0, 0)}, run.workspace);
@@ -262,23 +260,22 @@ void KdaMixer::forward(BlockRun& run, const ParameterViews& parameters, const Co
   ScratchScope scope(run.scratch);
   const Decay decay = take_decay(run.scratch);
   form_decay(run, parameters, decay);
-  kernels::kda_forward(
-      run.context, kda_,
-      {.q_BTHK = by_sequence(heads.q_NHK),
-       .k_BTHK = by_sequence(heads.k_NHK),
-       .v_BTMV = by_sequence(heads.v_NHV),
-       .g_BTMK = by_sequence(decay.g_NHK),
-       .beta_BTM = by_sequence(decay.beta_NH),
-       .borders = borders(run),
-       .initial_state_SMKV = {},
-       .checkpoint_offset_SN = {}},
-      {.out_BTMV = by_sequence(saved_o_.split_dim(1, heads_, value_dim_)),
-       .final_state_SMKV = {},
-       .checkpoint_SNMKV = {},
-       .saved = saved_states_},
-      run.workspace);
-  const Tensor y = keep_ == Keep::kAll ? saved_y_
-                                       : run.scratch.take(shape_.compute, {shape_.rows(), out_.in});
+  kernels::kda_forward(run.context, kda_,
+                       {.q_BTHK = by_sequence(heads.q_NHK),
+                        .k_BTHK = by_sequence(heads.k_NHK),
+                        .v_BTMV = by_sequence(heads.v_NHV),
+                        .g_BTMK = by_sequence(decay.g_NHK),
+                        .beta_BTM = by_sequence(decay.beta_NH),
+                        .borders = borders(run),
+                        .initial_state_SMKV = {},
+                        .checkpoint_offset_SN = {}},
+                       {.out_BTMV = by_sequence(saved_o_.split_dim(1, heads_, value_dim_)),
+                        .final_state_SMKV = {},
+                        .checkpoint_SNMKV = {},
+                        .saved = saved_states_},
+                       run.workspace);
+  const Tensor y =
+      keep_ == Keep::kAll ? saved_y_ : run.scratch.take(shape_.compute, {shape_.rows(), out_.in});
   form_output(run, parameters, y.split_dim(1, heads_, value_dim_));
   out_.forward(run, y, parameters.unit[out_index_], out_ND);
 }
@@ -311,11 +308,11 @@ void KdaMixer::backward_output(BlockRun& run, const ParameterViews& parameters,
   out_.backward_input(run, d_out_ND, parameters.unit[out_index_], d_o);
   const Tensor d_heads = d_o.split_dim(1, heads_, value_dim_);
   const Tensor gate = saved_gate_.split_dim(1, heads_, value_dim_);
-  kernels::gated_rmsnorm_backward(
-      run.context, norm_,
-      {d_heads, saved_o_.split_dim(1, heads_, value_dim_), gate, parameters.replicated[gain_index_],
-       saved_o_rstd_},
-      {d_heads, gate, gradients.replicated[gain_index_]}, run.workspace);
+  kernels::gated_rmsnorm_backward(run.context, norm_,
+                                  {d_heads, saved_o_.split_dim(1, heads_, value_dim_), gate,
+                                   parameters.replicated[gain_index_], saved_o_rstd_},
+                                  {d_heads, gate, gradients.replicated[gain_index_]},
+                                  run.workspace);
   gate_.backward_weight(run, saved_gate_, output_low(saved_in_), gradients.unit[gate_index_]);
   gate_.backward_input(run, saved_gate_, parameters.unit[gate_index_], output_low(d_in));
 }
@@ -366,12 +363,11 @@ void KdaMixer::backward_heads(BlockRun& run, const ParameterViews& parameters,
   kernels::kda_beta_backward(run.context, beta_, {d_decay.beta_NH, beta_raw(saved_in_)},
                              {beta_raw(d_in)}, run.workspace);
   const Tensor f = saved_f_.split_dim(1, heads_, key_dim_);
-  kernels::kda_gate_backward(run.context, decay_,
-                             {d_decay.g_NHK, f, parameters.replicated[a_log_index_],
-                              parameters.replicated[dt_bias_index_]},
-                             {f, gradients.replicated[a_log_index_],
-                              gradients.replicated[dt_bias_index_]},
-                             run.workspace);
+  kernels::kda_gate_backward(
+      run.context, decay_,
+      {d_decay.g_NHK, f, parameters.replicated[a_log_index_],
+       parameters.replicated[dt_bias_index_]},
+      {f, gradients.replicated[a_log_index_], gradients.replicated[dt_bias_index_]}, run.workspace);
   forget_.backward_weight(run, saved_f_, forget_low(saved_in_), gradients.unit[forget_index_]);
   forget_.backward_input(run, saved_f_, parameters.unit[forget_index_], forget_low(d_in));
 }

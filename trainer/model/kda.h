@@ -70,7 +70,7 @@ class KdaMixer : public Sublayer {
   kernels::KdaBetaPlan beta_;
   kernels::KdaPlan kda_;
   kernels::GatedRmsNormPlan norm_;
-  int in_index_, forget_index_, gate_index_, out_index_;      // of the unit
+  int in_index_, forget_index_, gate_index_, out_index_;       // of the unit
   int conv_index_, a_log_index_, dt_bias_index_, gain_index_;  // of the replicated unit
   Tensor saved_in_, saved_qkv_, saved_rstd_, saved_f_, saved_gate_, saved_o_, saved_o_rstd_;
   Tensor saved_states_;

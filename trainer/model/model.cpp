@@ -69,9 +69,10 @@ void require_device(const ModelConfig& config, Device device) {
     const LayerPattern kind = config.kind(i);
     const bool kda = kind.mixer == MixerKind::kKda;
     if (!kda && kind.feed_forward != FeedForwardKind::kMoe) continue;
-    fail(ErrorKind::kUsage,
-         "model.pattern: layer " + std::to_string(i + 1) + " has " + (kda ? "kda" : "moe") +
-             ", which runs on the CPU only so far; set train.device: cpu, or use gqa/swiglu layers");
+    fail(
+        ErrorKind::kUsage,
+        "model.pattern: layer " + std::to_string(i + 1) + " has " + (kda ? "kda" : "moe") +
+            ", which runs on the CPU only so far; set train.device: cpu, or use gqa/swiglu layers");
   }
 }
 
@@ -196,9 +197,9 @@ void Model::move_correction_biases(parallel::ZeroStore& store) const {
     const int index = layers_[i]->correction_bias_index();
     if (index < 0) continue;
     const std::int64_t begin = layout.offsets[static_cast<std::size_t>(index)];
-    kernels::moe_update_correction_bias(
-        master.slice(0, begin, begin + config_.moe.experts),
-        expert_load_.select(0, static_cast<int>(i)), config_.moe.bias_rate);
+    kernels::moe_update_correction_bias(master.slice(0, begin, begin + config_.moe.experts),
+                                        expert_load_.select(0, static_cast<int>(i)),
+                                        config_.moe.bias_rate);
   }
 }
 
@@ -214,8 +215,7 @@ void Model::prefetch_around(parallel::ZeroStore& store, std::int64_t position,
 }
 
 BlockRun Model::begin(Context& context, const BatchTensors& batch) {
-  return {context,  batch, saved_, scratch_, {workspace_.data(), workspace_.size()},
-          expert_load_};
+  return {context, batch, saved_, scratch_, {workspace_.data(), workspace_.size()}, expert_load_};
 }
 
 Model::Output Model::forward(Context& context, parallel::ZeroStore& store,

@@ -44,8 +44,8 @@ std::string expert_name(int layer, std::int64_t expert, const char* part) {
 // [E 2F, W]: gate and up of one expert after those of the one before.
 ParameterSpec gate_up_parameter(const ModelConfig& m, int layer, std::int64_t width) {
   const std::int64_t f = m.moe.ffn;
-  ParameterSpec p = matrix(prefix_of(layer) + "experts.gate_up", m.moe.experts * 2 * f, width,
-                           layer, m.init_std);
+  ParameterSpec p =
+      matrix(prefix_of(layer) + "experts.gate_up", m.moe.experts * 2 * f, width, layer, m.init_std);
   p.slices.clear();
   for (std::int64_t e = 0; e < m.moe.experts; ++e) {
     const parallel::Init init{InitKind::kNormal, m.init_std};
@@ -61,7 +61,9 @@ ParameterSpec down_parameter(const ModelConfig& m, int layer, std::int64_t width
                            layer, out_std(m));
   p.slices.clear();
   for (std::int64_t e = 0; e < m.moe.experts; ++e) {
-    p.slices.push_back({expert_name(layer, e, "down"), e * width, (e + 1) * width,
+    p.slices.push_back({expert_name(layer, e, "down"),
+                        e * width,
+                        (e + 1) * width,
                         {InitKind::kNormal, out_std(m)}});
   }
   return p;
@@ -145,20 +147,21 @@ MoeFeedForward::MoeFeedForward(const ModelConfig& model, const RunShape& shape, 
   if (latent()) {
     latent_down_index_ =
         unit.add(matrix(prefix + "latent_down", width_, hidden_, layer, model.init_std));
-    latent_up_index_ = unit.add(matrix(prefix + "latent_up", hidden_, width_, layer, out_std(model)));
+    latent_up_index_ =
+        unit.add(matrix(prefix + "latent_up", hidden_, width_, layer, out_std(model)));
     latent_gain_index_ =
         replicated.add(vector(prefix + "latent_norm", width_, layer, InitKind::kOnes));
   }
   if (model.moe.shared_experts > 0) {
     shared_ = std::make_unique<SwigluFeedForward>(
-        model, shape, layer,
-        SwigluFeedForward::Part{"moe.shared", model.moe.shared_experts * ffn_}, keep, unit);
+        model, shape, layer, SwigluFeedForward::Part{"moe.shared", model.moe.shared_experts * ffn_},
+        keep, unit);
   }
 }
 
 Bytes MoeFeedForward::workspace_bytes() const {
-  Bytes bytes = larger(router_.workspace_bytes(),
-                       kernels::gemm_plan(logits_desc(router_)).workspace_bytes);
+  Bytes bytes =
+      larger(router_.workspace_bytes(), kernels::gemm_plan(logits_desc(router_)).workspace_bytes);
   bytes = larger(bytes, larger(choose_.workspace_bytes, permute_.workspace_bytes));
   bytes = larger(bytes, larger(compute_.workspace_bytes, combine_.workspace_bytes));
   bytes = larger(bytes, residual_.workspace_bytes);
@@ -285,8 +288,8 @@ void MoeFeedForward::backward(BlockRun& run, const ParameterViews& parameters,
   count_load(run);
   if (shared_) shared_->backward(run, parameters, gradients, x_ND, d_out_ND, d_x_ND);
   ScratchScope scope(run.scratch);
-  const Tensor d_weight = run.scratch.take(statistic_dtype(shape_.compute),
-                                           {shape_.rows(), per_token_});
+  const Tensor d_weight =
+      run.scratch.take(statistic_dtype(shape_.compute), {shape_.rows(), per_token_});
   // With shared experts d_x holds a gradient already, to which the routed ones' is added.
   const Tensor routed = shared_ ? take_rows(run.scratch, hidden_) : d_x_ND;
   {
@@ -296,8 +299,7 @@ void MoeFeedForward::backward(BlockRun& run, const ParameterViews& parameters,
       backward_latent_up(run, parameters, gradients, d_out_ND, d_c);
       backward_experts(run, parameters, gradients, saved_z_, d_c, d_weight, d_z);
       latent_down_.backward_weight(run, d_z, x_ND, gradients.unit[latent_down_index_]);
-      latent_down_.backward_input(run, d_z, parameters.unit[latent_down_index_],
-                                  routed);
+      latent_down_.backward_input(run, d_z, parameters.unit[latent_down_index_], routed);
     } else {
       backward_experts(run, parameters, gradients, x_ND, d_out_ND, d_weight, routed);
     }
@@ -320,8 +322,7 @@ void MoeFeedForward::backward_latent_up(BlockRun& run, const ParameterViews& par
                              .gain_D = parameters.replicated[latent_gain_index_],
                              .rstd_N = saved_c_rstd_,
                              .d_sum_ND = {}},
-                            {.dx_ND = d_c_NW,
-                             .dgain_D = gradients.replicated[latent_gain_index_]},
+                            {.dx_ND = d_c_NW, .dgain_D = gradients.replicated[latent_gain_index_]},
                             run.workspace);
 }
 

@@ -6,7 +6,8 @@
 //   out = c, or rmsnorm(c) Wup^T (latent: the norm sees the whole sum);  + shared(x)
 // The correction bias has no gradient and is no part of optim: backward adds what each expert was
 // given to BlockRun::expert_load_LE, and after the step Model::move_correction_biases moves it.
-// Legend  E experts, K choices a token, R = N K rows, W width of experts (hidden or latent), F their
+// Legend  E experts, K choices a token, R = N K rows, W width of experts (hidden or latent), F
+// their
 //         inner width.
 // Source  DeepSeek-V3 technical report, 2024, section 2.1.2 (router and bias).
 

@@ -194,7 +194,8 @@ StepWork count_step(const Config& config, const Model& model, const parallel::Ze
                     const Cluster& cluster) {
   StepWork work;
   work.logits = model.logits_formed();
-  work.token = token_flops(config.model, config.data.sequence, config.recompute.layers, work.logits);
+  work.token =
+      token_flops(config.model, config.data.sequence, config.recompute.layers, work.logits);
   work.tokens = checked_product(config.train.batch, config.data.sequence);
   work.model_flops = checked_product(work.tokens, work.token.model);
   work.hardware_flops = checked_product(work.tokens, work.token.hardware());

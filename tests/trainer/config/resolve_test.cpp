@@ -267,6 +267,8 @@ TEST(Resolved, parses_back_to_itself_and_does_not_depend_on_the_ranks) {
        "reduce.slots=12"},
       {"model.pattern=[gqa/swiglu, gqa/swiglu]", "optim.freeze=[\"layers.*\"]",
        "train.init_from=runs/b"},
+      {"model.pattern=[kda/moe]", "model.last_layer=gqa/swiglu", "model.kda.gate=lower_bound",
+       "model.moe={experts: 8, per_token: 2, ffn: 16, renormalize: false, latent: 24}"},
       {"recompute.layers=[2, 1]", "recompute.cheap=true"},
       {"recompute.layers=middle"},
       {"zero.reshard_after=forward", "zero.reduce_after=step", "train.precision=bf16",

@@ -148,17 +148,79 @@ TEST(Values, lists) {
               std::string::npos)
         << bad;
   }
-  expect_problem(only_problem(edited("vocab: 512", "vocab: 512\n  pattern: [gqa/moe]")),
+  expect_problem(only_problem(edited("vocab: 512", "vocab: 512\n  pattern: [mla/moe]")),
                  "cfg.yaml:9:13", {"model.pattern", "MIXER/FEED-FORWARD", "gqa", "swiglu"});
+}
+
+TEST(Values, layers_of_experts) {
+  const std::string moe = "vocab: 512\n  pattern: [kda/swiglu, gqa/moe]\n  moe: ";
+  const auto with = [&](const std::string& keys) { return edited("vocab: 512", moe + keys); };
+  const ModelConfig m =
+      parse(with("{experts: 8, per_token: 2, ffn: 48, groups: 4, top_groups: 2}")).config.model;
+  EXPECT_EQ(m.kind(0).mixer, MixerKind::kKda);
+  EXPECT_EQ(m.kind(0).feed_forward, FeedForwardKind::kSwiglu);
+  EXPECT_EQ(m.kind(3).mixer, MixerKind::kGqa);
+  EXPECT_EQ(m.kind(3).feed_forward, FeedForwardKind::kMoe);
+  EXPECT_EQ(m.kda.heads, m.heads);
+  EXPECT_EQ(m.kda.key_dim, m.head_dim);
+  EXPECT_EQ(m.kda.value_dim, m.head_dim);
+  EXPECT_EQ(m.kda.gate_rank, m.head_dim);
+  const std::pair<const char*, std::vector<std::string>> cases[] = {
+      {"{per_token: 2, ffn: 48}", {"cfg.yaml:9:12: model.moe.experts: null", "give a number"}},
+      {"{experts: 8, ffn: 48}", {"model.moe.per_token: null", "model.pattern has moe layers"}},
+      {"{experts: 8, per_token: 2}", {"model.moe.ffn: null"}},
+      {"{experts: 8, per_token: 9, ffn: 48}",
+       {"cfg.yaml:10:32: model.moe.per_token: 9 of 8 experts; at most 8"}},
+      {"{experts: 8, per_token: 2, ffn: 48, groups: 3}",
+       {"cfg.yaml:10:52: model.moe.groups: 3 groups do not divide 8 experts"}},
+      {"{experts: 8, per_token: 4, ffn: 48, groups: 4}",
+       {"model.moe.top_groups: 1 of 4 groups with 2 experts each cannot give a token 4 experts; "
+        "from "
+        "2 to 4"}},
+      {"{experts: 8, per_token: 2, ffn: 48, groups: 2, top_groups: 3}",
+       {"cfg.yaml:10:67: model.moe.top_groups: 3 of 2 groups", "from 1 to 2"}},
+      {"{experts: 0, per_token: 2, ffn: 48}",
+       {"model.moe.experts: expected an integer in [1, 65536], or null"}},
+      {"{experts: 8, per_token: 2, ffn: 48, bias_rate: -1}",
+       {"model.moe.bias_rate: expected a number in [0, 1]"}},
+  };
+  for (const auto& [keys, parts] : cases) {
+    const std::string message = only_problem(with(keys));
+    for (const std::string& part : parts) {
+      EXPECT_NE(message.find(part), std::string::npos) << part << " is not in " << message;
+    }
+  }
+}
+
+TEST(Values, the_last_layer_and_the_first) {
+  const std::string text = edited(
+      "vocab: 512",
+      "vocab: 512\n  pattern: [kda/moe, kda/moe, kda/moe, gqa/moe]\n  last_layer: gqa/swiglu\n"
+      "  kda: {gate: lower_bound, lower_bound: -2.5}\n"
+      "  moe: {experts: 4, per_token: 1, ffn: 8, first_dense_layers: 2}");
+  ModelConfig m = parse(text, {"model.layers=7"}).config.model;
+  std::string kinds;
+  for (std::int64_t i = 0; i < 7; ++i) {
+    kinds += m.kind(i).mixer == MixerKind::kKda ? 'k' : 'g';
+    kinds += m.kind(i).feed_forward == FeedForwardKind::kMoe ? 'm' : 's';
+  }
+  EXPECT_EQ(kinds, "kskskmgmkmkmgs");
+  EXPECT_EQ(m.kda.lower_bound, -2.5);
+  expect_problem(only_problem(text, {"model.last_layer=kda"}), "--set model.last_layer=kda",
+                 {"expected MIXER/FEED-FORWARD, such as gqa/moe, or null", "got 'kda'"});
+  expect_problem(only_problem(text, {"model.kda.lower_bound=0"}), "--set model.kda.lower_bound=0",
+                 {"expected a number in [-5, 0)"});
+  expect_problem(only_problem(text, {"model.kda.conv_width=3"}), "--set model.kda.conv_width=3",
+                 {"expected one of 4"});
 }
 
 TEST(Values, the_bad_element_is_named_where_it_stands) {
   const auto with = [](const std::string& line) {
     return edited("vocab: 512", "vocab: 512" + line);
   };
-  expect_problem(only_problem(with("\n  pattern: [gqa/swiglu, gqa/swiglu, gqa/moe]")),
+  expect_problem(only_problem(with("\n  pattern: [gqa/swiglu, gqa/swiglu, gqa/mo]")),
                  "cfg.yaml:9:37",
-                 {"got a list [gqa/swiglu, gqa/swiglu, gqa/moe]; model.pattern[2] is 'gqa/moe'"});
+                 {"got a list [gqa/swiglu, gqa/swiglu, gqa/mo]; model.pattern[2] is 'gqa/mo'"});
   expect_problem(only_problem(with("\n  pattern:\n  - gqa/swiglu\n  - {a: [1, b]}")),
                  "cfg.yaml:11:5", {"; model.pattern[1] is a map {a: [1, b]}"});
   expect_problem(only_problem(edited("lr: 2.0e-5", "lr: 1\n  betas: [0.9, 1.5]")), "cfg.yaml:18:16",

@@ -45,6 +45,43 @@ TEST(Flops, OneKeyHeadShrinksOnlyKeysAndValues) {
             6 * 2 * (2 * 8 * 6));
 }
 
+// D = 8, T = 5. kda: 2 heads, K = 3, V = 4, rank 2; moe: 6 experts, 2 a token, F = 5, one shared.
+ModelConfig hybrid() {
+  ModelConfig m = dense();
+  m.layers = 3;
+  m.pattern = {{MixerKind::kKda, FeedForwardKind::kSwiglu},
+               {MixerKind::kKda, FeedForwardKind::kMoe},
+               {MixerKind::kGqa, FeedForwardKind::kMoe}};
+  m.kda = {.heads = 2, .key_dim = 3, .value_dim = 4, .gate_rank = 2};
+  m.moe = {.experts = 6, .per_token = 2, .ffn = 5, .shared_experts = 1};
+  return m;
+}
+
+TEST(Flops, OfKdaAndExpertsByHand) {
+  // q|k|v, both gates down and beta: 8 (2 x 10 + 4 + 2) = 208; gates up: 2 x 2 x 7 = 28; out: 64.
+  const std::int64_t kda = 208 + 28 + 64, gqa = 256, swiglu = 480;
+  // Router 48; two experts and the shared one 3 x 3 x 8 x 5 = 360.
+  const std::int64_t moe = 48 + 360;
+  const std::int64_t matrices = 2 * kda + gqa + swiglu + 2 * moe + 800;
+  const std::int64_t state = 2 * 3 * 4, scores = 4 * 8 * 3;
+  const TokenFlops f = token_flops(hybrid(), 5, {{1, 2}}, LogitsFormed::kOnce);
+  EXPECT_EQ(f.forward_products, 2 * matrices);
+  EXPECT_EQ(f.backward_products, 4 * matrices + 2 * (2 * kda + swiglu + moe));
+  EXPECT_EQ(f.forward_attention, 2 * 6 * state + scores);
+  EXPECT_EQ(f.recomputed_attention, 2 * 6 * state);
+  EXPECT_EQ(f.backward_attention, 2 * 12 * state + 10 * 8 * 3);
+  EXPECT_EQ(f.model, 6 * matrices + 3 * (2 * 6 * state + scores));
+}
+
+TEST(Flops, LatentExpertsPayForTheWayThere) {
+  ModelConfig m = hybrid();
+  m.moe.latent = 4;
+  // In two layers: down and up 2 x 8 x 4, and the two routed experts half as wide.
+  EXPECT_EQ(token_flops(m, 5, {}, LogitsFormed::kOnce).forward_products -
+                token_flops(hybrid(), 5, {}, LogitsFormed::kOnce).forward_products,
+            2 * 2 * (64 - 3 * 2 * 4 * 5));
+}
+
 TEST(Flops, RecomputeIsTheHardwaresAlone) {
   const TokenFlops none = token_flops(dense(), 5, {}, LogitsFormed::kTwice),
                    one = token_flops(dense(), 5, {{2, 2}}, LogitsFormed::kTwice);

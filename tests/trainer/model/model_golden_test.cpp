@@ -114,7 +114,9 @@ TEST_P(ModelGolden, LossAndAllGradients) {
   world->finish();
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, ModelGolden, testing::Values("model_untied", "model_tied", "layers_shared", "layers_latent"),
+INSTANTIATE_TEST_SUITE_P(Kinds, ModelGolden,
+                         testing::Values("model_untied", "model_tied", "layers_shared",
+                                         "layers_latent"),
                          [](const auto& kind) { return std::string(kind.param); });
 
 }  // namespace

@@ -171,7 +171,8 @@ class Sublayers : public testing::TestWithParam<Case> {
     double largest = 0.0;
     for (std::size_t i = 0; i < values.size(); ++i) {
       const double want = difference(values[i]);
-      ASSERT_NEAR(gradient[i], want, 1e-6 * std::max(1.0, std::fabs(want))) << name << "[" << i << "]";
+      ASSERT_NEAR(gradient[i], want, 1e-6 * std::max(1.0, std::fabs(want)))
+          << name << "[" << i << "]";
       largest = std::max(largest, std::fabs(want));
     }
     EXPECT_GT(largest, 1e-4) << name << ": a gradient of nothing proves nothing";

@@ -83,6 +83,31 @@ TEST(Function, KeysThatShapesDoNotShowAreRefusedWithBothValues) {
   }
 }
 
+TEST(Function, SoAreThoseOfKdaAndExperts) {
+  const std::vector<std::string> base = {"model.pattern=[kda/moe]",
+                                         "model.moe={experts: 4, per_token: 1, ffn: 8}"};
+  const std::pair<const char*, std::string> cases[] = {
+      {"model.kda.heads=8", "model.kda.heads is 4 there and 8 in the config"},
+      {"model.kda.gate_rank=4", "model.kda.gate_rank is 16 there and 4 in the config"},
+      {"model.kda.gate=lower_bound",
+       "model.kda.gate is softplus there and lower_bound in the config"},
+      {"model.kda.beta=2", "model.kda.beta is 1 there and 2 in the config"},
+      {"model.moe.per_token=2", "model.moe.per_token is 1 there and 2 in the config"},
+      {"model.moe.latent=8", "model.moe.latent is 0 there and 8 in the config"},
+      {"model.moe.renormalize=false",
+       "model.moe.renormalize is true there and false in the config"},
+      {"model.last_layer=gqa/moe", "model.pattern is [kda/moe] there and another in the config"}};
+  EXPECT_EQ(refused(base, base), "");
+  for (const auto& [change, words] : cases) {
+    std::vector<std::string> changed = base;
+    changed.push_back(change);
+    const std::string text = refused(base, changed);
+    EXPECT_TRUE(contains(text, words)) << text;
+  }
+  // What one kind of layer needs does not matter to another.
+  EXPECT_EQ(refused({}, {"model.kda.beta=2", "model.moe.per_token=2"}), "");
+}
+
 TEST(Function, TheSameOneInOtherWordsIsAccepted) {
   EXPECT_EQ(refused({}, {}), "");
   EXPECT_EQ(refused({}, {"model.kv_heads=4", "model.head_dim=16"}), "");
