@@ -23,9 +23,9 @@ E, TOP, EF = 5, 2, 8  # experts, choices, inner width
 EPS = plain.EPS = 0.05
 VARIANTS = {
     # softplus gate, shared experts
-    "shared": {"gate": "softplus", "beta": 1, "shared": 2, "latent": 0, "renormalize": True, "scale": 2.446},
-    # bounded gate, negative eigenvalues, latent experts, weights as they are
-    "latent": {"gate": "lower_bound", "beta": 2, "shared": 0, "latent": 6, "renormalize": False, "scale": 1.5},
+    "shared": {"gate": "softplus", "beta": 1, "shared": 2, "latent": 0, "renormalize": True, "scale": 2.446, "balance": 0},
+    # bounded gate, negative eigenvalues, latent experts, weights as they are, balance loss
+    "latent": {"gate": "lower_bound", "beta": 2, "shared": 0, "latent": 6, "renormalize": False, "scale": 1.5, "balance": 0.3},
 }
 LOWER_BOUND = -2.0
 
@@ -121,11 +121,13 @@ def swiglu(x, gate_up, down):
 
 
 def moe(x, p, n, variant, counts):
+    """The output and the balance loss of one sequence."""
     width = variant["latent"] or D
-    out = []
+    out, shares, chosen_here = [], [], torch.zeros(E, dtype=torch.float64)
     for row in x:
         scores = torch.sigmoid(p[n + "moe.router"] @ row)
         chosen = torch.sort(torch.topk(scores + p[n + "moe.bias"].detach(), TOP).indices).values
+        shares.append(scores / (scores.sum() + 1e-20))
         weights = scores[chosen]
         if variant["renormalize"]:
             weights = weights / (weights.sum() + 1e-20)
@@ -133,6 +135,7 @@ def moe(x, p, n, variant, counts):
         total = torch.zeros(width, dtype=torch.float64)
         for weight, e in zip(variant["scale"] * weights, chosen.tolist()):
             counts[e] += 1
+            chosen_here[e] += 1
             total = total + weight * swiglu(z, p[n + "moe.experts.gate_up"][2 * e * EF:2 * (e + 1) * EF],
                                             p[n + "moe.experts.down"][e * width:(e + 1) * width])
         if variant["latent"]:
@@ -140,13 +143,14 @@ def moe(x, p, n, variant, counts):
         if variant["shared"]:
             total = total + swiglu(row, p[n + "moe.shared.gate_up"], p[n + "moe.shared.down"])
         out.append(total)
-    return torch.stack(out)
+    fractions = chosen_here * E / (TOP * T)
+    return torch.stack(out), variant["balance"] * sum((fractions * share).sum() for share in shares)
 
 
 def run(variant):
     p = parameters(variant)
     counts = [[0] * E for _ in range(L)]
-    loss, labels_used = torch.zeros((), dtype=torch.float64), 0
+    loss, balance, labels_used = torch.zeros((), dtype=torch.float64), 0.0, 0
     for b in range(B):
         tokens = torch.tensor([(7 * t + 11 * b + t * t) % V for t in range(T)])
         document, position = torch.zeros(T, dtype=torch.long), torch.zeros(T, dtype=torch.long)
@@ -163,14 +167,18 @@ def run(variant):
             h = h + (plain.attention(y, p, n, document, position) if mixer == "gqa" else
                      kda(y, p, n, plain.DOCUMENTS[b], variant))
             y = plain.rmsnorm(h, p[n + "ffn_norm"])
-            h = h + (plain.ffn(y, p, n) if ffn == "swiglu" else moe(y, p, n, variant, counts[i]))
+            if ffn == "swiglu":
+                h = h + plain.ffn(y, p, n)
+            else:
+                update, uneven = moe(y, p, n, variant, counts[i])
+                h, balance = h + update, balance + uneven
         logits = plain.rmsnorm(h, p["final_norm"]) @ p["head"].T
         for t in range(T):
             if t in last or (b, t) in plain.IGNORED:
                 continue
             loss = loss - torch.log_softmax(logits[t], dim=-1)[tokens[t + 1]]
             labels_used += 1
-    loss.backward()
+    (loss + balance).backward()
     return {"loss": loss.item(), "labels": labels_used, "load": counts,
             "parameters": [{"name": name, "salt": salt,
                             "gradient": [] if t.grad is None else [float(f"{g:.10g}") for g in t.grad.flatten().tolist()]}

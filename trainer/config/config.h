@@ -57,6 +57,7 @@ struct MoeConfig {
   std::int64_t latent = 0;  ///< width that routed experts work in; 0: hidden
   double scaling_factor = 1.0;
   kernels::NormalizeWeights renormalize = kernels::NormalizeWeights::kYes;
+  double balance = 0.0;      ///< coefficient of the balance loss of each sequence; 0: none
   double bias_rate = 0.001;  ///< by which the correction bias moves each step
 };
 

@@ -97,7 +97,7 @@ void find_in_model(const Config& c, Effects& effects) {
         {"model.moe.experts", "model.moe.per_token", "model.moe.ffn", "model.moe.shared_experts",
          "model.moe.first_dense_layers", "model.moe.groups", "model.moe.top_groups",
          "model.moe.latent", "model.moe.scaling_factor", "model.moe.renormalize",
-         "model.moe.bias_rate"},
+         "model.moe.balance", "model.moe.bias_rate"},
         "no layer is moe");
   }
 }

@@ -167,6 +167,10 @@ std::vector<Key> moe_keys() {
                  [](Config& c, bool yes) {
                    c.model.moe.renormalize = yes ? NormalizeWeights::kYes : NormalizeWeights::kNo;
                  }),
+      number("model.moe.balance", "0",
+             "coefficient of the loss on uneven load within a sequence (kernels/moe/balance.h); 0: "
+             "none",
+             [](Config& c) -> auto& { return c.model.moe.balance; }, {0.0, 1e3}),
       number("model.moe.bias_rate", "0.001",
              "by which each step moves the correction bias towards even load; 0: not at all",
              [](Config& c) -> auto& { return c.model.moe.bias_rate; }, {0.0, 1.0}),

@@ -91,6 +91,16 @@ kernels::MoeRouterPlan router_plan_for(const MoeConfig& moe, const RunShape& sha
                                    .device = shape.device});
 }
 
+kernels::MoeBalancePlan balance_plan_for(const MoeConfig& moe, const RunShape& shape) {
+  return kernels::moe_balance_plan({.tokens = shape.rows(),
+                                    .experts = moe.experts,
+                                    .top_k = moe.per_token,
+                                    .sequences = shape.batch,
+                                    .coefficient = moe.balance,
+                                    .dtype = statistic_dtype(shape.compute),
+                                    .device = shape.device});
+}
+
 kernels::MoeExpertsPlan experts_plan_for(const MoeConfig& moe, const RunShape& shape,
                                          std::int64_t width) {
   return kernels::moe_experts_plan({.experts = moe.experts,
@@ -109,6 +119,7 @@ MoeFeedForward::MoeFeedForward(const ModelConfig& model, const RunShape& shape, 
                                Keep keep, UnitBuilder& unit, UnitBuilder& replicated)
     : shape_(shape),
       layer_(layer),
+      latent_(model.moe.latent > 0),
       hidden_(model.hidden),
       width_(width_of(model)),
       ffn_(model.moe.ffn),
@@ -118,6 +129,7 @@ MoeFeedForward::MoeFeedForward(const ModelConfig& model, const RunShape& shape, 
       latent_down_{shape.rows(), hidden_, width_, shape.compute, shape.device},
       latent_up_{shape.rows(), width_, hidden_, shape.compute, shape.device},
       choose_(router_plan_for(model.moe, shape)),
+      balance_(balance_plan_for(model.moe, shape)),
       permute_(kernels::moe_permute_plan({.tokens = shape.rows(),
                                           .experts = experts_,
                                           .top_k = per_token_,
@@ -164,7 +176,7 @@ Bytes MoeFeedForward::workspace_bytes() const {
       larger(router_.workspace_bytes(), kernels::gemm_plan(logits_desc(router_)).workspace_bytes);
   bytes = larger(bytes, larger(choose_.workspace_bytes, permute_.workspace_bytes));
   bytes = larger(bytes, larger(compute_.workspace_bytes, combine_.workspace_bytes));
-  bytes = larger(bytes, residual_.workspace_bytes);
+  bytes = larger(bytes, larger(balance_.workspace_bytes, residual_.workspace_bytes));
   if (latent()) {
     bytes = larger(bytes, norm_.workspace_bytes);
     bytes = larger(bytes, larger(latent_down_.workspace_bytes(), latent_up_.workspace_bytes()));
@@ -218,6 +230,10 @@ void MoeFeedForward::measure_scratch(Arena& scratch) {
   }
   take_rows(scratch, hidden_);
   scratch.take(statistic, {n, experts_});
+  if (balanced()) {
+    scratch.take(statistic, {shape_.batch, experts_});
+    scratch.take(DType::kInt64, {shape_.batch + 1});
+  }
   if (shape_.compute != statistic) take_rows(scratch, experts_);
 }
 
@@ -347,14 +363,31 @@ void MoeFeedForward::backward_experts(BlockRun& run, const ParameterViews& param
                                 run.workspace);
 }
 
+void MoeFeedForward::balance_gradient(BlockRun& run, const Tensor& d_scores_NE) const {
+  const Tensor fraction =
+      run.scratch.take(statistic_dtype(shape_.compute), {shape_.batch, experts_});
+  const Tensor start = run.scratch.take(DType::kInt64, {shape_.batch + 1});
+  for (std::int64_t b = 0; b <= shape_.batch; ++b) {
+    start.data<std::int64_t>()[b] = b * shape_.tokens;
+  }
+  kernels::moe_fractions(run.context, balance_, {routing_.index_NK, start}, {fraction},
+                         run.workspace);
+  kernels::moe_balance_backward(run.context, balance_, {routing_.scores_NE, fraction, start},
+                                {d_scores_NE}, run.workspace);
+}
+
 void MoeFeedForward::backward_router(BlockRun& run, const ParameterViews& parameters,
                                      const ParameterViews& gradients, const ConstTensor& x_ND,
                                      const Tensor& d_weight_NK, const Tensor& d_x_ND) const {
   const DType statistic = statistic_dtype(shape_.compute);
   Tensor d_logits = run.scratch.take(statistic, {shape_.rows(), experts_});
+  if (balanced()) balance_gradient(run, d_logits);
   kernels::moe_router_backward(run.context, choose_,
-                               {d_weight_NK, routing_.scores_NE, routing_.index_NK}, {d_logits},
-                               run.workspace);
+                               {.dweight_NK = d_weight_NK,
+                                .scores_NE = routing_.scores_NE,
+                                .index_NK = routing_.index_NK,
+                                .dscores_NE = balanced() ? d_logits : Tensor{}},
+                               {d_logits}, run.workspace);
   if (shape_.compute != statistic) {
     const Tensor rounded = take_rows(run.scratch, experts_);
     kernels::convert(run.context, d_logits, rounded);

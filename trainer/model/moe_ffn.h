@@ -6,6 +6,8 @@
 //   out = c, or rmsnorm(c) Wup^T (latent: the norm sees the whole sum);  + shared(x)
 // The correction bias has no gradient and is no part of optim: backward adds what each expert was
 // given to BlockRun::expert_load_LE, and after the step Model::move_correction_biases moves it.
+// The balance loss (model.moe.balance) of each row of the batch adds to the gradient of the scores;
+// it is no part of the nll that a step reports.
 // Legend  E experts, K choices a token, R = N K rows, W width of experts (hidden or latent), F
 // their
 //         inner width.
@@ -13,6 +15,7 @@
 
 #include <memory>
 
+#include "kernels/moe/balance.h"
 #include "kernels/moe/combine.h"
 #include "kernels/moe/experts.h"
 #include "kernels/moe/permute.h"
@@ -43,7 +46,8 @@ class MoeFeedForward : public Sublayer {
                 const Tensor& d_x_ND) override;
 
  private:
-  bool latent() const { return width_ != hidden_; }
+  bool latent() const { return latent_; }
+  bool balanced() const { return balance_.desc.coefficient > 0; }
   Tensor take_rows(Arena& arena, std::int64_t width) const;  // [N, width]
   void route(BlockRun& run, const ParameterViews& parameters, const ConstTensor& x_ND) const;
   void add(BlockRun& run, const ConstTensor& term_ND, const Tensor& sum_ND) const;
@@ -57,6 +61,8 @@ class MoeFeedForward : public Sublayer {
                         const ParameterViews& gradients, const ConstTensor& z_NW,
                         const ConstTensor& d_c_NW, const Tensor& d_weight_NK,
                         const Tensor& d_z_NW) const;
+  /// Gradient of the balance loss.
+  void balance_gradient(BlockRun& run, const Tensor& d_scores_NE) const;
   void backward_router(BlockRun& run, const ParameterViews& parameters,
                        const ParameterViews& gradients, const ConstTensor& x_ND,
                        const Tensor& d_weight_NK, const Tensor& d_x_ND) const;
@@ -64,9 +70,11 @@ class MoeFeedForward : public Sublayer {
 
   RunShape shape_;
   int layer_;
+  bool latent_;
   std::int64_t hidden_, width_, ffn_, experts_, per_token_;
   Linear router_, latent_down_, latent_up_;
   kernels::MoeRouterPlan choose_;
+  kernels::MoeBalancePlan balance_;
   kernels::MoePermutePlan permute_;
   kernels::MoeExpertsPlan compute_;
   kernels::MoeCombinePlan combine_;

@@ -136,7 +136,9 @@ bool moves_numbers(const std::string& key, const std::map<std::string, std::stri
                            "train.allow_data_change", "reduce.slots", "data.mixture.weights"}) {
     if (key == same) return false;
   }
-  if (key == "data.on_exhausted" || key == "model.moe.bias_rate") return true;
+  for (const char* moving : {"data.on_exhausted", "model.moe.balance", "model.moe.bias_rate"}) {
+    if (key == moving) return true;
+  }
   for (const char* section : {"optim.", "numeric.", "train.", "reduce."}) {
     if (key.rfind(section, 0) == 0) return true;
   }

@@ -51,6 +51,7 @@ inline ModelConfig latent_model() {
   m.moe.latent = 6;
   m.moe.renormalize = kernels::NormalizeWeights::kNo;
   m.moe.scaling_factor = 1.5;
+  m.moe.balance = 0.3;
   return m;
 }
 

@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -43,8 +45,8 @@ struct Numbers {
 /// One sublayer alone, with a loss that is a fixed weighting of its output.
 class Bench {
  public:
-  Bench(const ModelConfig& config, Part part, Keep keep) : config_(config) {
-    sublayer_ = make(part, keep);
+  Bench(const ModelConfig& config, Part part, Keep keep) : config_(config), part_(part) {
+    sublayer_ = make(keep);
     Arena saved, scratch;
     sublayer_->take_saved(saved);
     sublayer_->measure_scratch(scratch);
@@ -80,9 +82,41 @@ class Bench {
   }
   double loss() {
     const std::vector<double> out = output();
-    double sum = 0.0;
+    double sum = balance_loss();
     for (std::size_t i = 0; i < out.size(); ++i) sum += out[i] * hashed(static_cast<int>(i), 99);
     return sum;
+  }
+  /// Of both rows, from the formula in kernels/moe/balance.h.
+  double balance_loss() const {
+    const MoeConfig& moe = config_.moe;
+    if (part_ != Part::kMoe || moe.balance == 0.0) return 0.0;
+    const auto n = static_cast<std::size_t>(moe.experts), d = static_cast<std::size_t>(16);
+    const std::vector<double>& router = unit->values[0];
+    const std::vector<double>& bias = replicated->values[0];
+    double loss = 0.0;
+    for (std::size_t row = 0; row < kB; ++row) {
+      std::vector<double> fraction(n, 0.0), share(n, 0.0);
+      for (std::size_t t = row * kT; t < (row + 1) * kT; ++t) {
+        std::vector<double> s(n);
+        std::vector<std::size_t> order(n);
+        for (std::size_t e = 0; e < n; ++e) {
+          double logit = 0.0;
+          for (std::size_t i = 0; i < d; ++i) logit += x[t * d + i] * router[e * d + i];
+          s[e] = 1.0 / (1.0 + std::exp(-logit));
+          order[e] = e;
+        }
+        std::sort(order.begin(), order.end(),
+                  [&](std::size_t a, std::size_t b) { return s[a] + bias[a] > s[b] + bias[b]; });
+        const double sum = std::accumulate(s.begin(), s.end(), 0.0);
+        for (std::size_t e = 0; e < n; ++e) share[e] += s[e] / sum;
+        for (std::int64_t k = 0; k < moe.per_token; ++k) {
+          fraction[order[static_cast<std::size_t>(k)]] +=
+              static_cast<double>(n) / static_cast<double>(moe.per_token * kT);
+        }
+      }
+      for (std::size_t e = 0; e < n; ++e) loss += moe.balance * fraction[e] * share[e];
+    }
+    return loss;
   }
   /// Gradient of x; those of the parameters are added to the two.
   std::vector<double> backward(Numbers& d_unit, Numbers& d_replicated) {
@@ -102,9 +136,9 @@ class Bench {
   Bytes planned_saved, planned_scratch;
 
  private:
-  std::unique_ptr<Sublayer> make(Part part, Keep keep) {
+  std::unique_ptr<Sublayer> make(Keep keep) {
     const RunShape shape{kB, kT, DType::kFloat64};
-    if (part == Part::kKda) {
+    if (part_ == Part::kKda) {
       return std::make_unique<KdaMixer>(config_, shape, 0, keep, unit_, replicated_);
     }
     return std::make_unique<MoeFeedForward>(config_, shape, 1, keep, unit_, replicated_);
@@ -117,6 +151,7 @@ class Bench {
   }
 
   ModelConfig config_;
+  Part part_;
   HostAllocator allocator_;
   Context context_{.isa = detect_cpu_isa()};
   data::Batch batch_ = model_test::small_batch();
