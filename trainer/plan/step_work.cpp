@@ -44,15 +44,16 @@ TokenBytes mixer_bytes(const ModelConfig& m, MixerKind mixer, std::int64_t size)
   }
   const KdaConfig& k = m.kda;
   const std::int64_t keys = k.heads * k.key_dim, values = k.heads * k.value_dim;
-  const std::int64_t channels = 2 * keys + values, decay = keys * (size + 4);
-  // Convolution reads and writes q|k|v, L2 norm q and k in place, f gives an fp32 g, and beta; the
-  // recurrence q, k, v, g, o; the gated norm o, gate and y.
-  const std::int64_t recurrence = (channels + values) * size + keys * 4;
-  // Backward: norm 5 V, recurrence all again and its gradients, L2 norm 3 (q, k), convolution
-  // three times q|k|v, the decay again and its gradient.
-  return {(2 * channels + 4 * keys + 3 * values) * size + decay + recurrence,
-          (3 * channels + 6 * keys + 5 * values) * size + 3 * decay + 2 * recurrence,
-          3 * values * size};
+  const std::int64_t channels = 2 * keys + values, decay = keys * (size + 4);  // f to an fp32 g
+  // Convolution 2 C, L2 norm of q and k in place, recurrence q, k, v, g, o, gated norm 3 V.
+  const std::int64_t forward =
+      (2 * channels + 4 * keys + channels + values + 3 * values) * size + decay + 4 * keys;
+  // Gated norm 5 V; the decay again; recurrence q, k, v, o's gradient, g and five gradients; L2
+  // norm 3 of q and of k; convolution 3 C; the gate's g, f and gradient.
+  const std::int64_t backward =
+      (5 * values + 2 * channels + values + 6 * keys + 3 * channels) * size + decay + 8 * keys +
+      keys * (2 * size + 4);
+  return {forward, backward, 3 * values * size};
 }
 
 TokenBytes feed_forward_bytes(const ModelConfig& m, FeedForwardKind kind, std::int64_t size) {
@@ -60,14 +61,17 @@ TokenBytes feed_forward_bytes(const ModelConfig& m, FeedForwardKind kind, std::i
   if (kind == FeedForwardKind::kSwiglu) return {3 * f, 5 * f, f};
   const MoeConfig& e = m.moe;
   const std::int64_t width = (e.latent > 0 ? e.latent : m.hidden) * size, k = e.per_token;
-  const std::int64_t inner = e.ffn * size, shared = e.shared_experts * inner;
-  const std::int64_t norm = e.latent > 0 ? 2 * width : 0, sum = e.shared_experts > 0 ? 3 * d : 0;
-  // Permute reads and writes k rows, combine reads them and writes one; the router 2 E in fp32.
-  return {2 * k * width + (k + 1) * width + 3 * (k * inner + shared) + 8 * e.experts + norm + sum,
-          // Permuted again, combine's two gradients, rows back; two sums of gradients.
-          2 * k * width + 3 * k * width + (k + 1) * width + 5 * (k * inner + shared) +
-              12 * e.experts + 2 * norm + sum + 3 * d,
-          shared};
+  const std::int64_t inner = (k + e.shared_experts) * e.ffn * size;
+  const bool latent = e.latent > 0, shared = e.shared_experts > 0, rounded = size < 4;
+  // Scores in place; permute 2 k rows, SwiGLU, combine k rows to one; norm, sum.
+  const std::int64_t forward = 8 * e.experts + 2 * k * width + 3 * inner + (k + 1) * width +
+                               (latent ? 2 * width : 0) + (shared ? 3 * d : 0);
+  // Permuted again 2 k, combine 3 k, SwiGLU, k rows back to one, norm; the scores' gradient,
+  // rounded for its products; sums of the parts' gradients.
+  const std::int64_t backward = 2 * k * width + 3 * k * width + 5 * inner + (k + 1) * width +
+                                (latent ? 3 * width : 0) +
+                                (8 + (rounded ? 4 + size : 0)) * e.experts + (shared ? 6 : 3) * d;
+  return {forward, backward, e.shared_experts * e.ffn * size};
 }
 
 /// Bytes of elementwise kernels in one micro-batch: rows that each reads and writes.

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "tests/trainer/plan/plan_config.h"
 #include "trainer/config/parse.h"
 #include "trainer/train/memory_plan.h"
@@ -18,11 +20,11 @@ using plan_test::kTable;
 constexpr std::int64_t kNorms = 5 * 64;  // the replicated unit
 
 StepWork work_of(std::int64_t ranks, const std::vector<std::string>& overrides,
-                 std::int64_t per_node = 8) {
+                 std::int64_t per_node = 8, Device device = Device::kCuda) {
   const Config config = parse_config(kConfig, "test.yaml", overrides, ranks).config;
   const Model model(
       config.model,
-      {config.train.micro_batch, config.data.sequence, config.train.precision, Device::kCuda}, {},
+      {config.train.micro_batch, config.data.sequence, config.train.precision, device}, {},
       config.recompute);
   const auto options = resolve_zero(config, model, {std::int64_t{1} << 50});
   return count_step(config, model, options, {ranks, std::min(per_node, ranks)});
@@ -102,6 +104,39 @@ TEST(StepWork, BytesOfElementwiseKernels) {
   const StepWork again = work_of(1, {"train.micro_batch=1", "recompute.layers=[2]"});
   EXPECT_EQ(again.backward.moved.n - step.backward.moved.n, 32 * (6 * d + qk + 3 * f));
   EXPECT_EQ(again.forward.moved.n, step.forward.moved.n);
+}
+
+TEST(StepWork, BytesOfKdaAndExperts) {
+  const auto moved = [](const std::vector<std::string>& more) {
+    std::vector<std::string> overrides = {"train.micro_batch=1", "model.pattern=[kda/swiglu]"};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    const StepWork step = work_of(1, overrides, 8, Device::kCpu);
+    return std::pair{step.forward.moved.n / 32, step.backward.moved.n / 32};  // of a row
+  };
+  const std::int64_t d = 64 * 2, f = 192 * 2, ends = 4 * d + 256 * 4, back = 5 * d + 256 * 6;
+  // kda, 2 heads of 32: q, k, v, f, gate, o each 64 in bf16, that is `d` bytes; g and its gradient
+  // 64 in fp32, `g` bytes. Convolution 6, norms of q and k 4, f and g, q k v g o, o gate y.
+  const std::int64_t g = 64 * 4;
+  const std::int64_t kda = (6 + 4 + 1 + 4 + 3) * d + 2 * g;
+  // Gated norm 5; f and g; q k v do dq dk dv, g dg; norms 6, convolution 9; dg f df.
+  const std::int64_t kda_back = (5 + 1 + 7 + 6 + 9 + 2) * d + (1 + 2 + 1) * g;
+  EXPECT_EQ(moved({}),
+            (std::pair{2 * (9 * d + kda + 3 * f) + ends, 2 * (8 * d + kda_back + 5 * f) + back}));
+  EXPECT_EQ(moved({"recompute.layers=[1]"}).second - moved({}).second, 6 * d + kda + 3 * f);
+  EXPECT_EQ(moved({"recompute.cheap=true"}).second - moved({}).second, 2 * (4 * d + 3 * d + f));
+
+  // 4 experts, 2 a token, 24 wide inside, and one shared: scores 4 in fp32 in place, 2 rows there
+  // and combined, three gate|up|act rows, the sum.
+  const std::int64_t e = 24 * 2, router = 4 * 8;
+  const std::int64_t moe = router + (2 * 2 + 2 + 1 + 3) * d + 3 * 3 * e;
+  const std::int64_t moe_back = router + 4 * 6 + (2 * 2 + 3 * 2 + 2 + 1 + 6) * d + 3 * 5 * e;
+  const std::string keys = "experts: 4, per_token: 2, ffn: 24, shared_experts: 1";
+  EXPECT_EQ(moved({"model.pattern=[kda/moe]", "model.moe={" + keys + "}"}),
+            (std::pair{2 * (9 * d + kda + moe) + ends, 2 * (8 * d + kda_back + moe_back) + back}));
+  // Half as wide, with a norm; dispatch and combine are, not the sum.
+  const auto latent = moved({"model.pattern=[kda/moe]", "model.moe={" + keys + ", latent: 32}"});
+  EXPECT_EQ(latent.first, 2 * (9 * d + kda + moe - 7 * d / 2 + d) + ends);
+  EXPECT_EQ(latent.second, 2 * (8 * d + kda_back + moe_back - 13 * d / 2 + 3 * d / 2) + back);
 }
 
 TEST(StepWork, UpdateMovesStateAndGradients) {
