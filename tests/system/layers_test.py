@@ -46,6 +46,7 @@ class LayerBits(BitChecks):
         plain = self.ordered(steps, 2, name="plain")
         for i, other in enumerate(({"recompute.layers": "all", "recompute.check": True}, {"recompute.cheap": True},
                                    {"offload.optimizer": "host", "offload.params": "host"}, {"run.cpu_threads": 2},
+                                   {"mesh.replicate": 2, "mesh.shard": 1},
                                    {"zero.reshard_after": "forward", "zero.prefetch": 0})):
             again = self.ordered({**steps, **other}, 2, name=f"other-{i}")
             self.assertEqual(state_hash(again), state_hash(plain), other)

@@ -55,6 +55,12 @@ void freeze_matching(std::vector<parallel::UnitSpec>& units, const std::string& 
   }
 }
 
+bool matches_any(const std::vector<std::string>& patterns, const std::string& name) {
+  return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
+    return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+  });
+}
+
 Keep keep_of(const RecomputeConfig& recompute, int layer) {
   if (contains_layer(recompute.layers, layer)) return Keep::kInput;
   return recompute.cheap ? Keep::kCostly : Keep::kAll;
@@ -118,6 +124,10 @@ Model::Model(const ModelConfig& config, const RunShape& shape,
   final_gain_index_ = replicated.add(final_gain_parameter(config));
   units_.push_back(replicated.spec());
   for (const std::string& pattern : freeze) freeze_matching(units_, pattern);
+  for (const auto& layer : layers_) {  // a bias is never trained, so `frozen` does not tell
+    const int bias = layer->correction_bias_index();
+    moves_bias_.push_back(bias >= 0 && !matches_any(freeze, units_.back().parameters[bias].name));
+  }
   measure();
 }
 
@@ -194,8 +204,8 @@ void Model::move_correction_biases(parallel::ZeroStore& store) const {
   const parallel::UnitLayout& layout = store.layout(replicated_unit());
   const Tensor master = store.master(replicated_unit());
   for (std::size_t i = 0; i < layers_.size(); ++i) {
+    if (!moves_bias_[i]) continue;
     const int index = layers_[i]->correction_bias_index();
-    if (index < 0) continue;
     const std::int64_t begin = layout.offsets[static_cast<std::size_t>(index)];
     kernels::moe_update_correction_bias(master.slice(0, begin, begin + config_.moe.experts),
                                         expert_load_.select(0, static_cast<int>(i)),

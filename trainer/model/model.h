@@ -72,7 +72,7 @@ class Model {
   const Tensor& expert_load() const { return expert_load_; }
   void clear_expert_load();
   /// Between finish_gradients and end_step: the routers' correction biases follow the load
-  /// (kernels/moe/correction_bias.h), equally on every rank.
+  /// (kernels/moe/correction_bias.h), equally on every rank; those that `freeze` names stay.
   void move_correction_biases(parallel::ZeroStore& store) const;
   /// After forward: logits [V] (compute dtype) of one row, for sampling.
   std::vector<float> logits(Context& context, parallel::ZeroStore& store, std::int64_t row);
@@ -96,6 +96,7 @@ class Model {
   ConstTensor rope_table_;
   Tensor expert_load_;
   std::vector<std::unique_ptr<Layer>> layers_;
+  std::vector<bool> moves_bias_;  // of each layer: not without experts, nor when frozen by name
   kernels::EmbeddingPlan embedding_;
   kernels::RmsNormPlan final_norm_;
   kernels::CrossEntropyPlan loss_;

@@ -5,11 +5,10 @@
 //   z = x, or x Wdn^T (latent);   c = sum over the chosen e of w_e swiglu(z Ug_e^T, z Uu_e^T) D_e^T
 //   out = c, or rmsnorm(c) Wup^T (latent: the norm sees the whole sum);  + shared(x)
 // The correction bias has no gradient and is no part of optim: backward adds what each expert was
-// given to BlockRun::expert_load_LE, and after the step Model::move_correction_biases moves it.
-// The balance loss (model.moe.balance) of each row of the batch adds to the gradient of the scores;
-// it is no part of the nll that a step reports.
-// Legend  E experts, K choices a token, R = N K rows, W width of experts (hidden or latent), F
-// their
+// given, padding included, to BlockRun::expert_load_LE, and after the step
+// Model::move_correction_biases moves it. The balance loss (model.moe.balance) of each row of the
+// batch adds to the gradient of the scores; it is no part of the nll that a step reports. Legend  E
+// experts, K choices a token, R = N K rows, W width of experts (hidden or latent), F their
 //         inner width.
 // Source  DeepSeek-V3 technical report, 2024, section 2.1.2 (router and bias).
 

@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -22,8 +22,8 @@ using model_test::kT;
 
 class Experts : public testing::Test {
  protected:
-  explicit Experts(const ModelConfig& config = model_test::hybrid_model())
-      : model_(config, {kB, kT, DType::kFloat32}, {}, {}) {
+  explicit Experts(const std::vector<std::string>& freeze = {})
+      : model_(model_test::hybrid_model(), {kB, kT, DType::kFloat32}, freeze, {}) {
     model_.allocate(context_, allocator_);
     store_ = std::make_unique<parallel::ZeroStore>(mesh_, model_.units(), parallel::ZeroOptions{},
                                                    context_, allocator_);
@@ -82,6 +82,20 @@ TEST_F(Experts, BiasFollowsTheLoad) {
     }
   }
   store_->end_step();
+}
+
+class FrozenBias : public Experts {
+ protected:
+  FrozenBias() : Experts({"layers.[12].moe.*", "head"}) {}
+};
+
+TEST_F(FrozenBias, StaysWhereItIs) {
+  gradients();
+  model_.move_correction_biases(*store_);
+  store_->end_step();
+  EXPECT_EQ(values("layers.1.moe.bias"), std::vector<float>(5, 0.0f));
+  EXPECT_EQ(values("layers.2.moe.bias"), std::vector<float>(5, 0.0f));
+  EXPECT_NE(values("layers.3.moe.bias"), std::vector<float>(5, 0.0f));
 }
 
 TEST_F(Experts, LoadIsThatOfBackwardPassesSinceTheLastClear) {

@@ -13,6 +13,7 @@
 
 #include "kernels/core/thread_pool.h"
 #include "tests/golden/hashed.h"
+#include "tests/kernels/allocation_counter.h"
 #include "tests/trainer/model/small_batch.h"
 #include "trainer/model/kda.h"
 #include "trainer/model/moe_ffn.h"
@@ -76,8 +77,10 @@ class Bench {
     std::vector<double> out(x.size());
     saved_.rewind({});
     BlockRun r = run();
+    const long before = op_test::allocations;
     sublayer_->take_saved(saved_);
     sublayer_->forward(r, {unit->views, replicated->views}, rows(x), rows(out));
+    allocated += op_test::allocations - before;
     return out;
   }
   double loss() {
@@ -124,8 +127,10 @@ class Bench {
     std::vector<double> d_out(x.size()), d_x(x.size(), std::nan(""));
     for (std::size_t i = 0; i < x.size(); ++i) d_out[i] = hashed(static_cast<int>(i), 99);
     BlockRun r = run();
+    const long before = op_test::allocations;
     sublayer_->backward(r, {unit->views, replicated->views}, {d_unit.views, d_replicated.views},
                         rows(x), rows(d_out), rows(d_x));
+    allocated += op_test::allocations - before;
     return d_x;
   }
   Bytes used_saved() const { return saved_.peak(); }
@@ -134,6 +139,7 @@ class Bench {
   std::unique_ptr<Numbers> unit, replicated;
   std::vector<double> x;
   Bytes planned_saved, planned_scratch;
+  long allocated = 0;  ///< by forward and backward
 
  private:
   std::unique_ptr<Sublayer> make(Keep keep) {
@@ -233,6 +239,8 @@ TEST_P(Sublayers, UsesTheBytesThatItPlans) {
   bench_.backward(d_unit, d_replicated);
   EXPECT_EQ(bench_.used_saved(), bench_.planned_saved);
   EXPECT_EQ(bench_.used_scratch(), bench_.planned_scratch);
+  EXPECT_EQ(bench_.allocated, 0);
+  op_test::expect_counted_allocation();
 }
 
 TEST(KdaMixerDocuments, ANeighbourCannotBeSeen) {
