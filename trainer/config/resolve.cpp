@@ -12,6 +12,11 @@
 namespace k25::trainer {
 namespace {
 
+// Of all experts of a layer together, and their number in the model: beyond, counts of bytes would
+// overflow, and the list of names would not fit.
+constexpr std::int64_t kMaxExpertWidth = std::int64_t{1} << 24;
+constexpr std::int64_t kMaxExperts = std::int64_t{1} << 20;
+
 class Resolver {
  public:
   Resolver(Config& config, std::int64_t ranks, const Places& places,
@@ -95,7 +100,15 @@ class Resolver {
                 {"model.pattern", "model.last_layer"});
       }
     }
-    if (e.experts == 0 || e.per_token == 0) return;
+    if (e.experts == 0 || e.per_token == 0 || e.ffn == 0) return;
+    if (e.experts * e.ffn > kMaxExpertWidth || e.experts * c_.model.layers > kMaxExperts) {
+      return problem(
+          "model.moe.experts",
+          fmt::format("{} experts of width {} in {} layers; at most {} wide in a layer and {} in "
+                      "the model",
+                      e.experts, e.ffn, c_.model.layers, kMaxExpertWidth, kMaxExperts),
+          {"model.moe.ffn", "model.layers"});
+    }
     if (e.per_token > e.experts) {
       return problem("model.moe.per_token",
                      fmt::format("{} of {} experts; at most {}", e.per_token, e.experts, e.experts),
@@ -305,8 +318,23 @@ class Resolver {
     }
   }
 
+  // The router's choices are numbered by int32.
+  void check_choices() {
+    const double tokens =
+        static_cast<double>(c_.train.micro_batch) * static_cast<double>(c_.data.sequence);
+    const std::int64_t per_token = c_.model.moe.per_token;
+    if (!c_.model.has(FeedForwardKind::kMoe) || tokens * static_cast<double>(per_token) < 0x1p31) {
+      return;
+    }
+    problem("train.micro_batch",
+            fmt::format("micro_batch {} x sequence {} x model.moe.per_token {} must be below 2^31",
+                        c_.train.micro_batch, c_.data.sequence, per_token),
+            {"train.batch", "data.sequence"});
+  }
+
   void resolve_rest() {
     check_size();
+    if (problems_.empty()) check_choices();
     std::error_code ignored;
     if (std::filesystem::is_directory(c_.data.train, ignored)) {
       problem("data.train",

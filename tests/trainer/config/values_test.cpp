@@ -166,6 +166,10 @@ TEST(Values, layers_of_experts) {
   EXPECT_EQ(m.kda.value_dim, m.head_dim);
   EXPECT_EQ(m.kda.gate_rank, m.head_dim);
   const std::pair<const char*, std::vector<std::string>> cases[] = {
+      {"{experts: 65536, per_token: 2, ffn: 257}",
+       {"model.moe.experts: 65536 experts of width 257 in 8 layers; at most 16777216 wide in a "
+        "layer "
+        "and 1048576 in the model"}},
       {"{per_token: 2, ffn: 48}", {"cfg.yaml:9:12: model.moe.experts: null", "give a number"}},
       {"{experts: 8, ffn: 48}", {"model.moe.per_token: null", "model.pattern has moe layers"}},
       {"{experts: 8, per_token: 2}", {"model.moe.ffn: null"}},
@@ -190,6 +194,19 @@ TEST(Values, layers_of_experts) {
       EXPECT_NE(message.find(part), std::string::npos) << part << " is not in " << message;
     }
   }
+}
+
+TEST(Values, choices_that_int32_can_count) {
+  const std::string text =
+      edited("vocab: 512", "vocab: 512\n  pattern: [gqa/moe]\n  moe: {experts: 1024, ffn: 1}");
+  const std::vector<std::string> large = {"data.sequence=1048576", "train.batch=8",
+                                          "train.micro_batch=4", "model.moe.per_token=512"};
+  EXPECT_EQ(only_problem(text, large),
+            "--set train.micro_batch=4: train.micro_batch: micro_batch 4 x sequence 1048576 x "
+            "model.moe.per_token 512 must be below 2^31");
+  std::vector<std::string> fits = large;
+  fits[3] = "model.moe.per_token=511";
+  EXPECT_EQ(parse(text, fits).config.model.moe.per_token, 511);
 }
 
 TEST(Values, the_last_layer_and_the_first) {
