@@ -149,6 +149,56 @@ TEST_F(Experts, ParametersAreCountedByHand) {
             3 * kda + gqa + 3 * moe + swiglu + 4 * 2 * 16 + 2 * 29 * 16 + 16);
 }
 
+struct LossAndGradients {
+  double loss = 0.0;
+  std::vector<double> gradients;
+};
+
+LossAndGradients run_in(DType compute, const ModelConfig& config) {
+  const auto world = parallel::World::create({});
+  parallel::Mesh mesh(*world, {});
+  HostAllocator allocator;
+  Context context{.isa = detect_cpu_isa()};
+  Model model(config, {kB, kT, compute}, {}, {});
+  model.allocate(context, allocator);
+  parallel::ZeroStore store(mesh, model.units(), {.compute = compute}, context, allocator);
+  initialize_parameters(store, 7);
+  const data::Batch batch = model_test::small_batch();
+  store.begin_step();
+  const Model::Output output =
+      model.forward(context, store, batch_tensors(batch), Model::Purpose::kTrain);
+  LossAndGradients result;
+  for (std::int64_t i = 0; i < kB * kT; ++i) result.loss += output.nll_N.data<float>()[i];
+  model.backward(context, store, batch_tensors(batch));
+  store.end_micro_batch();
+  store.finish_gradients();
+  for (int u = 0; u < store.num_units(); ++u) {
+    const Tensor g = store.shard_gradient(u);
+    result.gradients.insert(result.gradients.end(), g.data<float>(), g.data<float>() + g.numel());
+  }
+  store.end_step();
+  world->finish();
+  return result;
+}
+
+TEST(ExpertsInBf16, AreThoseOfFp32ToItsPrecision) {
+  for (ModelConfig config : {model_test::hybrid_model(), model_test::latent_model()}) {
+    config.init_std = 0.3;  // so that the layers have a say
+    config.norm_eps = 0.05;
+    config.moe.per_token = config.moe.experts;  // no choice that rounding could turn
+    const LossAndGradients want = run_in(DType::kFloat32, config);
+    const LossAndGradients got = run_in(DType::kBFloat16, config);
+    EXPECT_NEAR(got.loss, want.loss, 0.01 * want.loss);
+    double difference = 0.0, size = 0.0;
+    for (std::size_t i = 0; i < want.gradients.size(); ++i) {
+      difference += std::pow(got.gradients[i] - want.gradients[i], 2);
+      size += std::pow(want.gradients[i], 2);
+    }
+    EXPECT_LT(std::sqrt(difference / size), 0.05);
+    EXPECT_GT(difference, 0.0);
+  }
+}
+
 TEST(ExpertsOnGpu, AreRefusedByName) {
   ModelConfig attention = model_test::hybrid_model();
   attention.pattern = {{MixerKind::kGqa, FeedForwardKind::kSwiglu},
