@@ -5,10 +5,16 @@ import unittest
 
 from device_checks import BitChecks, losses
 from gpu_testing import BF16, ON_GPU, GpuTest, long_sequences
+from k25_testing import state_hash
 from train_testing import ORDERED
 
 # fp32: products and sums in another order. bf16: eight bits; our own kernels and cuDNN's round in other places.
 NEAR = {"fp32": 1e-4, "bf16": 1e-2}
+
+
+# Kimi Linear's mixers in turn, on heads that the GPU takes.
+KDA = {"model.pattern": ["kda/swiglu", "kda/swiglu", "gqa/swiglu"], "model.layers": 3, "model.kda.heads": 2,
+       "model.kda.key_head_dim": 64, "model.kda.value_head_dim": 64, "model.kda.gate_rank": 16}
 
 
 class BesideTheCpu(GpuTest):
@@ -20,6 +26,14 @@ class BesideTheCpu(GpuTest):
             gpu = self.ordered({**changes, "train.precision": precision}, name=f"{name}-gpu")
             self.assert_near(gpu, cpu, NEAR[precision])
             self.assertLess(losses(gpu)[-1], 0.9 * losses(gpu)[0])
+
+    def test_losses_of_delta_attention(self):
+        for name, changes in (("short", {}), ("long", {**long_sequences(), "model.hidden": 64})):
+            changes = {**changes, **KDA, "train.steps": 20, "optim.lr": 1e-3}
+            cpu = self.ordered({**changes, "train.device": "cpu"}, name=f"{name}-cpu")
+            for precision, limit in NEAR.items():
+                gpu = self.ordered({**changes, "train.precision": precision}, name=f"{name}-{precision}")
+                self.assert_near(gpu, cpu, limit)
 
     def test_losses_in_fp32(self):
         self.check("fp32")
@@ -46,6 +60,15 @@ class Bits(GpuTest, BitChecks):
 
     def test_two_runs_in_bf16(self):
         self.check_same_bits("bf16", (None, None))
+
+    def test_two_runs_of_delta_attention(self):
+        for precision in NEAR:
+            one, two = (self.ordered({**long_sequences(), **KDA, "train.steps": 8, "train.precision": precision},
+                                     name=f"{precision}-{i}") for i in range(2))
+            self.assertEqual((losses(one), state_hash(one)), (losses(two), state_hash(two)))
+
+    def test_recompute_of_delta_attention(self):
+        self.check_recompute({**long_sequences(), **KDA, **BF16, "train.steps": 4}, None)
 
     def check_halves(self, precision):
         changes = {**long_sequences(), "train.precision": precision}

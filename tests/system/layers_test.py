@@ -97,11 +97,20 @@ class Refused(k25_testing.K25Test):
                               f"{key} is {was} there and {now} in the config")
 
     def test_gpus(self):
-        path = self.write_config(LAYERS, manifest="corpus/manifest.json")
-        at = 1 + path.read_text().splitlines().index("  pattern: " + '["kda/moe", "kda/moe", "kda/moe", "gqa/moe"]')
-        shown = self.assert_error(k25_testing.run(["plan", path, "--gpus", 2]), 2)
-        self.assertIn(f"{path}:{at}:12: model.pattern: layer 1 has kda, which runs on the CPU only so far; set "
-                      "train.device: cpu", shown.stderr)
+        def plan(changes):
+            path = self.write_config({**LAYERS, **changes}, manifest="corpus/manifest.json")
+            return path, path.read_text().splitlines(), k25_testing.run(["plan", path, "--gpus", 2])
+
+        path, lines, shown = plan({})
+        at = 1 + lines.index('  pattern: ["kda/moe", "kda/moe", "kda/moe", "gqa/moe"]')
+        self.assert_error(shown, 2, f"{path}:{at}:12: model.pattern: layer 2 has moe, which runs on the CPU only so far; "
+                                    "set train.device: cpu")
+        path, lines, shown = plan({"model.pattern": ["kda/swiglu"]})
+        at, line = next((i, line) for i, line in enumerate(lines, 1) if "key_head_dim: 4" in line)
+        self.assert_error(shown, 2, f"{path}:{at}:{line.index('4') + 1}: model.kda.key_head_dim: 4, and the heads of "
+                                    "kda layers are 64 or 128 wide on a GPU")
+        self.assert_ok(plan({"model.pattern": ["kda/swiglu"], "model.kda.key_head_dim": 64,
+                             "model.kda.value_head_dim": 128})[2])
 
 
 class TinyPreset(k25_testing.K25Test):

@@ -68,17 +68,23 @@ Keep keep_of(const RecomputeConfig& recompute, int layer) {
 
 }  // namespace
 
-// The ops of these layers exist on the CPU alone.
+// What of model.pattern the GPU lacks.
 void require_device(const ModelConfig& config, Device device) {
   if (device == Device::kCpu) return;
+  const auto refuse = [](const std::string& what) {
+    fail(ErrorKind::kUsage, what + "; set train.device: cpu, or use other layers");
+  };
   for (std::int64_t i = 0; i < config.layers; ++i) {
-    const LayerPattern kind = config.kind(i);
-    const bool kda = kind.mixer == MixerKind::kKda;
-    if (!kda && kind.feed_forward != FeedForwardKind::kMoe) continue;
-    fail(
-        ErrorKind::kUsage,
-        "model.pattern: layer " + std::to_string(i + 1) + " has " + (kda ? "kda" : "moe") +
-            ", which runs on the CPU only so far; set train.device: cpu, or use gqa/swiglu layers");
+    if (config.kind(i).feed_forward != FeedForwardKind::kMoe) continue;
+    refuse("model.pattern: layer " + std::to_string(i + 1) +
+           " has moe, which runs on the CPU only so far");
+  }
+  if (!config.has(MixerKind::kKda)) return;
+  for (const auto& [key, dim] : {std::pair{"key_head_dim", config.kda.key_dim},
+                                 std::pair{"value_head_dim", config.kda.value_dim}}) {
+    if (dim == 64 || dim == 128) continue;
+    refuse(std::string("model.kda.") + key + ": " + std::to_string(dim) +
+           ", and the heads of kda layers are 64 or 128 wide on a GPU");
   }
 }
 

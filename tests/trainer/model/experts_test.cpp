@@ -199,13 +199,17 @@ TEST(ExpertsInBf16, AreThoseOfFp32ToItsPrecision) {
   }
 }
 
-TEST(ExpertsOnGpu, AreRefusedByName) {
-  ModelConfig attention = model_test::hybrid_model();
+TEST(LayersOnGpu, AreRefusedByName) {
+  ModelConfig attention = model_test::hybrid_model(), narrow = attention, uneven = attention;
   attention.pattern = {{MixerKind::kGqa, FeedForwardKind::kSwiglu},
                        {MixerKind::kGqa, FeedForwardKind::kMoe}};
+  narrow.pattern = uneven.pattern = {{MixerKind::kKda, FeedForwardKind::kSwiglu}};
+  uneven.kda.key_dim = 64;
   const std::pair<ModelConfig, std::string> cases[] = {
-      {model_test::hybrid_model(), "model.pattern: layer 1 has kda, which runs on the CPU only"},
-      {attention, "model.pattern: layer 2 has moe, which runs on the CPU only"}};
+      {attention, "model.pattern: layer 2 has moe, which runs on the CPU only"},
+      {narrow,
+       "model.kda.key_head_dim: 4, and the heads of kda layers are 64 or 128 wide on a GPU"},
+      {uneven, "model.kda.value_head_dim: 6, and the heads of kda"}};
   for (const auto& [config, words] : cases) {
     try {
       const Model model(config, {kB, kT, DType::kFloat32, Device::kCuda}, {}, {});
