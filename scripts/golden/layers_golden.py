@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes tests/golden/layers_*.json: loss and all gradients of a 4-layer model with kda and gqa mixers and swiglu and moe
-feed-forwards, computed by PyTorch in fp64.
+feed-forwards, and of 2-layer models with mla mixers, computed by PyTorch in fp64.
 
 The model is written here from its formulas with plain loops over tokens and experts, independent of the C++ code.
 Parameters and tokens come from a small integer hash that the test evaluates too, so only results are stored.
@@ -15,7 +15,7 @@ import torch
 import model_golden as plain
 from hashed import hashed
 
-B, T, D, V, L = plain.B, plain.T, plain.D, plain.V, 4
+B, T, D, V = plain.B, plain.T, plain.D, plain.V
 KINDS = ["kda/swiglu", "kda/moe", "kda/moe", "gqa/moe"]  # pattern [kda/moe x 3, gqa/moe], one dense layer first
 H, K, HV, R = 2, 4, 6, 3  # heads, key and value width, gate rank
 E, TOP, EF = 5, 2, 8  # experts, choices, inner width
@@ -28,15 +28,34 @@ VARIANTS = {
     "latent": {"gate": "lower_bound", "beta": 2, "shared": 0, "latent": 6, "renormalize": False, "scale": 1.5, "balance": 0.3},
 }
 LOWER_BOUND = -2.0
+MLA_EPS = 0.03  # of the norms within latent attention
+# Two mla/swiglu layers: own, shared and value width of a head, ranks of keys and queries, whether the shared part turns.
+MLA_VARIANTS = {
+    "mla": {"P": 4, "R": 0, "V": 3, "kv": 6, "q": 0, "rope": False},
+    "mla_rope": {"P": 3, "R": 4, "V": 5, "kv": 7, "q": 6, "rope": True},
+    "mla_shared": {"P": 4, "R": 3, "V": 4, "kv": 5, "q": 0, "rope": False},  # as in Kimi Linear
+}
+
+
+def kinds_of(variant):
+    return ["mla/swiglu"] * 2 if "kv" in variant else KINDS
 
 
 def shapes_of(variant):
     shapes = {"embedding": (V, D)}
-    for i, kind in enumerate(KINDS):
+    for i, kind in enumerate(kinds_of(variant)):
         mixer, ffn = kind.split("/")
         n = f"layers.{i}."
         if mixer == "gqa":
             shapes |= {n + "attention.qkv": ((plain.H + 2 * plain.K) * plain.E, D), n + "attention.out": (D, plain.H * plain.E)}
+        elif mixer == "mla":
+            m = variant
+            queries = plain.H * (m["P"] + m["R"])
+            shapes |= {n + "mla.in": ((m["q"] or queries) + m["kv"] + m["R"], D),
+                       n + "mla.kv_b": (plain.H * (m["P"] + m["V"]), m["kv"]), n + "mla.out": (D, plain.H * m["V"]),
+                       n + "mla.kv_norm": (m["kv"],)}
+            if m["q"]:
+                shapes |= {n + "mla.q_b": (queries, m["q"]), n + "mla.q_norm": (m["q"],)}
         else:
             channels = H * (2 * K + HV)
             shapes |= {n + "kda.in": (channels + 2 * R + H, D), n + "kda.f_b": (H * K, R), n + "kda.g_b": (H * HV, R),
@@ -115,6 +134,43 @@ def kda(x, p, n, documents, variant):  # one sequence, x: [T, D]
     return torch.stack(out) @ p[n + "kda.out"].T
 
 
+def turned(x, position):  # halves of the last dimension as pairs
+    half = x.shape[-1] // 2
+    out = x.clone()
+    for t in range(T):
+        for i in range(half):
+            angle = position[t].double() * plain.THETA ** (-2.0 * i / (2 * half))
+            c, s, a, b = torch.cos(angle), torch.sin(angle), x[t, ..., i], x[t, ..., half + i]
+            out[t, ..., i], out[t, ..., half + i] = a * c - b * s, b * c + a * s
+    return out
+
+
+def mla(x, p, n, documents, position, m):  # one sequence, x: [T, D]
+    def normed(row, gain):
+        return row / torch.sqrt((row * row).mean(-1, keepdim=True) + MLA_EPS) * p[n + gain]
+
+    z = x @ p[n + "mla.in"].T
+    first = m["q"] or plain.H * (m["P"] + m["R"])
+    q, c, shared = z[:, :first], z[:, first:first + m["kv"]], z[:, first + m["kv"]:]
+    if m["q"]:
+        q = normed(q, "mla.q_norm") @ p[n + "mla.q_b"].T
+    q = q.reshape(T, plain.H, -1)
+    kv = (normed(c, "mla.kv_norm") @ p[n + "mla.kv_b"].T).reshape(T, plain.H, -1)
+    own_q, shared_q = q[..., :m["P"]], q[..., m["P"]:]
+    if m["rope"]:
+        shared_q, shared = turned(shared_q, position), turned(shared, position)
+    out = []
+    for begin, end in documents:
+        for t in range(begin, end):
+            heads = []
+            for h in range(plain.H):
+                score = own_q[t, h] @ kv[begin:t + 1, h, :m["P"]].T + shared_q[t, h] @ shared[begin:t + 1].T
+                weights = torch.softmax(score / (m["P"] + m["R"])**0.5, dim=-1)
+                heads.append(weights @ kv[begin:t + 1, h, m["P"]:])
+            out.append(torch.cat(heads))
+    return torch.stack(out) @ p[n + "mla.out"].T
+
+
 def swiglu(x, gate_up, down):
     gate, up = (gate_up @ x).chunk(2)
     return down @ (silu(gate) * up)
@@ -149,7 +205,8 @@ def moe(x, p, n, variant, counts):
 
 def run(variant):
     p = parameters(variant)
-    counts = [[0] * E for _ in range(L)]
+    kinds = kinds_of(variant)
+    counts = [[0] * E for _ in kinds]
     loss, balance, labels_used = torch.zeros((), dtype=torch.float64), 0.0, 0
     for b in range(B):
         tokens = torch.tensor([(7 * t + 11 * b + t * t) % V for t in range(T)])
@@ -160,12 +217,16 @@ def run(variant):
             position[begin:end] = torch.arange(end - begin)
             last.add(end - 1)
         h = p["embedding"][tokens]
-        for i, kind in enumerate(KINDS):
+        for i, kind in enumerate(kinds):
             mixer, ffn = kind.split("/")
             n = f"layers.{i}."
             y = plain.rmsnorm(h, p[n + "mixer_norm"])
-            h = h + (plain.attention(y, p, n, document, position) if mixer == "gqa" else
-                     kda(y, p, n, plain.DOCUMENTS[b], variant))
+            if mixer == "gqa":
+                h = h + plain.attention(y, p, n, document, position)
+            elif mixer == "mla":
+                h = h + mla(y, p, n, plain.DOCUMENTS[b], position, variant)
+            else:
+                h = h + kda(y, p, n, plain.DOCUMENTS[b], variant)
             y = plain.rmsnorm(h, p[n + "ffn_norm"])
             if ffn == "swiglu":
                 h = h + plain.ffn(y, p, n)
@@ -179,7 +240,7 @@ def run(variant):
             loss = loss - torch.log_softmax(logits[t], dim=-1)[tokens[t + 1]]
             labels_used += 1
     (loss + balance).backward()
-    return {"loss": loss.item(), "labels": labels_used, "load": counts,
+    return {"loss": loss.item(), "labels": labels_used, **({"load": counts} if "shared" in variant else {}),
             "parameters": [{"name": name, "salt": salt,
                             "gradient": [] if t.grad is None else [float(f"{g:.10g}") for g in t.grad.flatten().tolist()]}
                            for salt, (name, t) in enumerate(p.items())]}
@@ -187,7 +248,7 @@ def run(variant):
 
 def main():
     folder = pathlib.Path(__file__).resolve().parents[2] / "tests" / "golden"
-    for name, variant in VARIANTS.items():
+    for name, variant in {**VARIANTS, **MLA_VARIANTS}.items():
         path = folder / f"layers_{name}.json"
         path.write_text(json.dumps(run(variant)) + "\n")
         print(path.name, path.stat().st_size, "bytes")

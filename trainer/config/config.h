@@ -30,7 +30,7 @@ struct RunConfig {
       1;  ///< compute threads of a rank; reduced to its affinity mask with a warning
 };
 
-enum class MixerKind : std::uint8_t { kGqa, kKda };
+enum class MixerKind : std::uint8_t { kGqa, kKda, kMla };
 enum class FeedForwardKind : std::uint8_t { kSwiglu, kMoe };
 struct LayerPattern {
   MixerKind mixer = MixerKind::kGqa;
@@ -46,6 +46,22 @@ struct KdaConfig {
   kernels::KdaGate gate = kernels::KdaGate::kSoftplus;
   double lower_bound = -5.0;  ///< of the log decay, with KdaGate::kLowerBound
   kernels::KdaBetaRange beta = kernels::KdaBetaRange::kOne;
+};
+
+/// Of the part of queries and keys that all heads share: rotated, or not.
+enum class MlaPositions : std::uint8_t { kRope, kNone };
+
+/// Multi-head latent attention (trainer/model/mla.h). kv_rank is 0 when not given; heads are
+/// model.heads.
+struct MlaConfig {
+  std::int64_t kv_rank = 0;
+  std::int64_t q_rank = 0;     ///< 0: queries are projected at once
+  std::int64_t nope_dim = 0;   ///< of a head; resolved: model.head_dim when null
+  std::int64_t rope_dim = 0;   ///< shared by the heads; 0: none
+  std::int64_t value_dim = 0;  ///< of a head; resolved: nope_dim when null
+  MlaPositions positions = MlaPositions::kRope;
+  double norm_eps = 1e-6;  ///< of the norms of latent rows
+  bool rotates() const { return rope_dim > 0 && positions == MlaPositions::kRope; }
 };
 
 /// Mixture of experts (trainer/model/moe_ffn.h). experts, per_token and ffn are 0 when not given.
@@ -72,6 +88,7 @@ struct ModelConfig {
   double init_std = 0.02;
   std::optional<LayerPattern> last_layer;  ///< of the last layer, whatever the pattern says
   KdaConfig kda;
+  MlaConfig mla;
   MoeConfig moe;
 
   /// What layer `i`, counted from 0, is made of.

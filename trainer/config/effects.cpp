@@ -71,6 +71,18 @@ void find_in_optim(const Config& c, Effects& effects) {
   }
 }
 
+void find_in_mla(const ModelConfig& m, Effects& effects) {
+  if (!m.has(MixerKind::kMla)) {
+    effects.no_effect_of_all(
+        {"model.mla.kv_rank", "model.mla.q_rank", "model.mla.nope_head_dim",
+         "model.mla.rope_head_dim", "model.mla.value_head_dim", "model.mla.positions",
+         "model.mla.norm_eps"},
+        "no layer is mla");
+  } else if (m.mla.rope_dim == 0) {
+    effects.no_effect_of_all({"model.mla.positions"}, "model.mla.rope_head_dim is 0");
+  }
+}
+
 void find_in_model(const Config& c, Effects& effects) {
   const ModelConfig& m = c.model;
   if (static_cast<std::int64_t>(m.pattern.size()) > m.layers) {
@@ -89,8 +101,11 @@ void find_in_model(const Config& c, Effects& effects) {
   } else if (m.kda.gate != kernels::KdaGate::kLowerBound) {
     effects.no_effect_of_all({"model.kda.lower_bound"}, "model.kda.gate is not lower_bound");
   }
-  if (!m.has(MixerKind::kGqa)) {
-    effects.no_effect_of_all({"model.kv_heads", "model.rope_theta"}, "no layer is gqa");
+  find_in_mla(m, effects);
+  const bool gqa = m.has(MixerKind::kGqa);
+  if (!gqa) effects.no_effect_of_all({"model.kv_heads"}, "no layer is gqa");
+  if (!gqa && !(m.has(MixerKind::kMla) && m.mla.rotates())) {
+    effects.no_effect_of_all({"model.rope_theta"}, "no layer has rotary positions");
   }
   if (!m.has(FeedForwardKind::kMoe)) {
     effects.no_effect_of_all(

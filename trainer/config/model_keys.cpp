@@ -1,20 +1,28 @@
 #include "trainer/config/model_keys.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "trainer/config/key_kinds.h"
 
 namespace k25::trainer {
 namespace {
 
-constexpr const char* kKnownKinds = "known mixers: gqa, kda; known feed-forwards: swiglu, moe";
+constexpr const char* kKnownKinds = "known mixers: gqa, kda, mla; known feed-forwards: swiglu, moe";
+
+constexpr std::pair<const char*, MixerKind> kMixers[] = {
+    {"gqa", MixerKind::kGqa}, {"kda", MixerKind::kKda}, {"mla", MixerKind::kMla}};
 
 /// Whether `name` is MIXER/FEED-FORWARD.
 bool read_kind(const std::string& name, LayerPattern& kind) {
   const std::size_t slash = name.find('/');
   if (slash == std::string::npos) return false;
   const std::string mixer = name.substr(0, slash), feed_forward = name.substr(slash + 1);
-  if (mixer != "gqa" && mixer != "kda") return false;
+  const auto* const known = std::find_if(std::begin(kMixers), std::end(kMixers),
+                                         [&](const auto& m) { return mixer == m.first; });
+  if (known == std::end(kMixers)) return false;
   if (feed_forward != "swiglu" && feed_forward != "moe") return false;
-  kind.mixer = mixer == "gqa" ? MixerKind::kGqa : MixerKind::kKda;
+  kind.mixer = known->second;
   kind.feed_forward = feed_forward == "swiglu" ? FeedForwardKind::kSwiglu : FeedForwardKind::kMoe;
   return true;
 }
@@ -129,6 +137,37 @@ std::vector<Key> kda_keys() {
              [](Config& c, std::size_t i) {
                c.model.kda.beta = i == 0 ? KdaBetaRange::kOne : KdaBetaRange::kTwo;
              }),
+  };
+}
+
+std::vector<Key> mla_keys() {
+  return {
+      integer_or(
+          "model.mla.kv_rank", "null",
+          "width of the row that keys and values of all heads come from, in mla layers",
+          [](Config& c) -> auto& { return c.model.mla.kv_rank; }, 0, 1, 65536),
+      integer_or(
+          "model.mla.q_rank", "null",
+          "width of the row that queries come from; null: they are projected at once",
+          [](Config& c) -> auto& { return c.model.mla.q_rank; }, 0, 1, 65536),
+      integer_or(
+          "model.mla.nope_head_dim", "null",
+          "width of a head's own part of queries and keys; null: model.head_dim",
+          [](Config& c) -> auto& { return c.model.mla.nope_dim; }, 0, 1, 65536),
+      integer(
+          "model.mla.rope_head_dim", "0",
+          "width of their further part, whose key all heads share; 0: none",
+          [](Config& c) -> auto& { return c.model.mla.rope_dim; }, 0, 65536),
+      integer_or(
+          "model.mla.value_head_dim", "null", "width of a head's values; null: nope_head_dim",
+          [](Config& c) -> auto& { return c.model.mla.value_dim; }, 0, 1, 65536),
+      choice("model.mla.positions", "rope", "of the further part: rotary, or none as in Kimi Linear",
+             {"rope", "none"},
+             [](Config& c, std::size_t i) {
+               c.model.mla.positions = i == 0 ? MlaPositions::kRope : MlaPositions::kNone;
+             }),
+      number("model.mla.norm_eps", "1e-06", "epsilon inside the norms of those rows",
+             [](Config& c) -> auto& { return c.model.mla.norm_eps; }, {1e-30, 1.0}),
   };
 }
 

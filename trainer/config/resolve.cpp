@@ -77,6 +77,7 @@ class Resolver {
               {"model.heads"});
     }
     resolve_kda();
+    if (m.has(MixerKind::kMla)) resolve_mla();
     if (m.has(FeedForwardKind::kMoe)) resolve_moe();
   }
 
@@ -87,6 +88,22 @@ class Resolver {
     if (k.key_dim == 0) choose("model.kda.key_head_dim", k.key_dim = m.head_dim);
     if (k.value_dim == 0) choose("model.kda.value_head_dim", k.value_dim = k.key_dim);
     if (k.gate_rank == 0) choose("model.kda.gate_rank", k.gate_rank = k.value_dim);
+  }
+
+  void resolve_mla() {
+    MlaConfig& a = c_.model.mla;
+    if (a.kv_rank == 0) {
+      problem("model.mla.kv_rank", "null, and model.pattern has mla layers; give a number",
+              {"model.pattern", "model.last_layer"});
+    }
+    if (a.nope_dim == 0) choose("model.mla.nope_head_dim", a.nope_dim = c_.model.head_dim);
+    if (a.value_dim == 0) choose("model.mla.value_head_dim", a.value_dim = a.nope_dim);
+    if (a.rotates() && a.rope_dim % 2 != 0) {
+      problem("model.mla.rope_head_dim",
+              fmt::format("{} is odd; rotary positions need an even width: give {}, or "
+                          "model.mla.positions: none",
+                          a.rope_dim, a.rope_dim + 1));
+    }
   }
 
   // What a router demands of its experts.
@@ -296,6 +313,11 @@ class Resolver {
     const std::int64_t head = k.key_dim + k.value_dim + k.gate_rank;
     return c_.model.has(MixerKind::kKda) ? k.heads * head : 0;
   }
+  std::int64_t mla_width() const {
+    const MlaConfig& a = c_.model.mla;
+    if (!c_.model.has(MixerKind::kMla)) return 0;
+    return c_.model.heads * (2 * a.nope_dim + a.rope_dim + a.value_dim) + a.q_rank + a.kv_rank;
+  }
   std::int64_t moe_width() const {
     const MoeConfig& e = c_.model.moe;
     if (!c_.model.has(FeedForwardKind::kMoe)) return 0;
@@ -305,8 +327,8 @@ class Resolver {
   // Beyond this the byte counts of the memory plan would overflow; no machine comes near.
   void check_size() {
     const ModelConfig& m = c_.model;
-    const auto width = static_cast<double>(
-        std::max({m.hidden, m.ffn, m.vocab, m.heads * m.head_dim, kda_width(), moe_width()}));
+    const auto width = static_cast<double>(std::max(
+        {m.hidden, m.ffn, m.vocab, m.heads * m.head_dim, kda_width(), mla_width(), moe_width()}));
     const double tokens =
         static_cast<double>(c_.train.micro_batch) * static_cast<double>(c_.data.sequence);
     if (static_cast<double>(m.layers) * width * tokens > 0x1p53) {

@@ -38,6 +38,11 @@ struct BatchTensors {
   kernels::AttentionImplementation attention = kernels::AttentionImplementation::kAutomatic;
 };
 
+/// Tables of kernels/rope for the mixers that rotate, filled by Model::allocate.
+struct RopeTables {
+  ConstTensor gqa, mla;
+};
+
 /// Whole parameters of a block (or their fp32 gradients): its own unit and the replicated unit.
 struct ParameterViews {
   const std::vector<Tensor>& unit;

@@ -41,6 +41,14 @@ Count mixer_matrices(const ModelConfig& m, MixerKind mixer) {
   if (mixer == MixerKind::kGqa) {
     return d * (Count(2) * m.head_dim * (Count(m.heads) + m.kv_heads));
   }
+  if (mixer == MixerKind::kMla) {
+    const MlaConfig& a = m.mla;
+    const Count heads = m.heads, rank = a.kv_rank, q_rank = a.q_rank;
+    const Count queries = heads * (Count(a.nope_dim) + a.rope_dim);
+    const Count of_q = a.q_rank > 0 ? q_rank * (d + queries) : d * queries;
+    return of_q + d * (rank + a.rope_dim) + rank * heads * (Count(a.nope_dim) + a.value_dim) +
+           heads * a.value_dim * d;
+  }
   const KdaConfig& k = m.kda;
   const Count heads = k.heads, rank = k.gate_rank, key = k.key_dim, value = k.value_dim;
   return d * (heads * (Count(2) * key + value + 1) + Count(2) * rank) +
@@ -67,7 +75,13 @@ MixerProducts mixer_products(const ModelConfig& m, MixerKind mixer, std::int64_t
     return {Count(6) * state, Count(12) * state};
   }
   // One product over the visible half: 2 A (T + 1) / 2.
-  const Count square = Count(m.heads) * m.head_dim * (Count(sequence) + 1);
+  const Count half = Count(m.heads) * (Count(sequence) + 1);
+  if (mixer == MixerKind::kMla) {
+    const Count keys = half * (Count(m.mla.nope_dim) + m.mla.rope_dim),
+                values = half * m.mla.value_dim;
+    return {keys + values, Count(3) * keys + Count(2) * values};
+  }
+  const Count square = half * m.head_dim;
   return {Count(2) * square, Count(5) * square};
 }
 

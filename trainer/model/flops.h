@@ -9,6 +9,9 @@
 //           the recurrence reads the state twice and writes it once: forward 6 H K V, backward
 //           twice that. The chunked form's further products, and its states formed again, are not
 //           counted; nor is the convolution
+//   mla     H heads of P + R and V, ranks L and Q:  D H (P + R), or Q (D + H (P + R)); D (L + R) +
+//           L H (P + V) + H V D; with K = H (P + R), W = H V: forward 2 (K + W) (T + 1) / 2,
+//           backward (6 K + 4 W) (T + 1) / 2
 //   swiglu  3 D F
 //   moe     E experts, k of them a token, W wide (hidden or latent), S shared, F inner width:
 //           D E + 3 W F k + 3 D F S, with latent 2 D W more

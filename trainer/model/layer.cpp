@@ -10,6 +10,7 @@
 #include "kernels/core/host_access.h"
 #include "trainer/model/gqa.h"
 #include "trainer/model/kda.h"
+#include "trainer/model/mla.h"
 #include "trainer/model/moe_ffn.h"
 #include "trainer/model/swiglu_ffn.h"
 
@@ -37,7 +38,7 @@ void norm_rows(BlockRun& run, const kernels::RmsNormPlan& plan, const StreamRows
 }
 
 Layer::Layer(const ModelConfig& model, const RunShape& shape, int index, Keep keep, Check check,
-             const ConstTensor& rope_table, UnitBuilder& unit, UnitBuilder& replicated)
+             const RopeTables& rope_tables, UnitBuilder& unit, UnitBuilder& replicated)
     : shape_(shape),
       index_(index),
       keep_(keep),
@@ -54,10 +55,14 @@ Layer::Layer(const ModelConfig& model, const RunShape& shape, int index, Keep ke
   const Keep inner = keep == Keep::kCostly ? Keep::kCostly : Keep::kAll;
   switch (kind.mixer) {
     case MixerKind::kGqa:
-      mixer_ = std::make_unique<GqaMixer>(model, shape, index, rope_table, unit);
+      mixer_ = std::make_unique<GqaMixer>(model, shape, index, rope_tables.gqa, unit);
       break;
     case MixerKind::kKda:
       mixer_ = std::make_unique<KdaMixer>(model, shape, index, inner, unit, replicated);
+      break;
+    case MixerKind::kMla:
+      mixer_ = std::make_unique<MlaMixer>(model, shape, index, inner, rope_tables.mla, unit,
+                                          replicated);
       break;
   }
   switch (kind.feed_forward) {

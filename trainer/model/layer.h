@@ -29,8 +29,9 @@ class Layer {
   /// `check` (with Keep::kInput): backward compares the output that it forms again with forward's
   /// and throws kInternal for the first element that differs. The host waits for it.
   enum class Check : std::uint8_t { kNo, kYes };
+  /// `rope_tables` outlives the layer.
   Layer(const ModelConfig& model, const RunShape& shape, int index, Keep keep, Check check,
-        const ConstTensor& rope_table, UnitBuilder& unit, UnitBuilder& replicated);
+        const RopeTables& rope_tables, UnitBuilder& unit, UnitBuilder& replicated);
 
   /// Of the feed-forward's correction bias in the replicated unit; -1 without experts.
   int correction_bias_index() const { return correction_bias_index_; }

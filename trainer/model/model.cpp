@@ -8,6 +8,7 @@
 #include "kernels/core/profiler.h"
 #include "kernels/moe/correction_bias.h"
 #include "trainer/model/gqa.h"
+#include "trainer/model/mla.h"
 
 namespace k25::trainer {
 namespace {
@@ -79,6 +80,11 @@ void require_device(const ModelConfig& config, Device device) {
     refuse("model.pattern: layer " + std::to_string(i + 1) +
            " has moe, which runs on the CPU only so far");
   }
+  for (std::int64_t i = 0; i < config.layers; ++i) {
+    if (config.kind(i).mixer != MixerKind::kMla) continue;
+    refuse("model.pattern: layer " + std::to_string(i + 1) +
+           " has mla, which runs on the CPU only so far");
+  }
   if (!config.has(MixerKind::kKda)) return;
   for (const auto& [key, dim] : {std::pair{"key_head_dim", config.kda.key_dim},
                                  std::pair{"value_head_dim", config.kda.value_dim}}) {
@@ -119,7 +125,7 @@ Model::Model(const ModelConfig& config, const RunShape& shape,
   for (int i = 0; i < config.layers; ++i) {
     UnitBuilder unit("layers." + std::to_string(i), Placement::kSharded);
     layers_.push_back(std::make_unique<Layer>(config, shape, i, keep_of(recompute, i), check,
-                                              rope_table_, unit, replicated));
+                                              rope_tables_, unit, replicated));
     units_.push_back(unit.spec());
   }
   if (!tied_) {
@@ -171,12 +177,20 @@ void Model::measure() {
     ScratchScope scope(scratch);
     scratch.take(DType::kFloat32, {1, config_.vocab});
   }
-  const Bytes table =
-      bytes_of(Elems{shape_.tokens * config_.head_dim}, statistic_dtype(shape_.compute));
   memory_ = {.activations = saved.peak(),
              .scratch = scratch.peak(),
              .workspace = workspace,
-             .tables = {align_up(table.n) + load_bytes().n}};
+             .tables = {rope_bytes(config_.head_dim).n + rope_bytes(mla_table_cols()).n +
+                        load_bytes().n}};
+}
+
+// Of one table, up to where the next may begin.
+Bytes Model::rope_bytes(std::int64_t head_dim) const {
+  return {align_up(bytes_of(Elems{shape_.tokens * head_dim}, statistic_dtype(shape_.compute)).n)};
+}
+
+std::int64_t Model::mla_table_cols() const {
+  return config_.has(MixerKind::kMla) && config_.mla.rotates() ? config_.mla.rope_dim : 0;
 }
 
 Bytes Model::load_bytes() const {
@@ -189,15 +203,20 @@ void Model::allocate(const Context& context, Allocator& allocator) {
   scratch_ = Arena(memory_.scratch, allocator, "scratch");
   workspace_ = Buffer(memory_.workspace, allocator, "op workspace");
   tables_ = Buffer(memory_.tables, allocator, "tables");
-  const Tensor table =
-      tables_.view(statistic_dtype(shape_.compute), {shape_.tokens, config_.head_dim});
-  fill_on_host(context, table, [&](const Tensor& host) {
-    kernels::rope_fill_table(GqaMixer::rope_desc(config_, shape_), host);
-  });
-  rope_table_ = table;
+  Bytes begin{0};
+  const auto fill = [&](const kernels::RopeDesc& desc) {
+    const Tensor table =
+        tables_.view(statistic_dtype(shape_.compute), {shape_.tokens, desc.head_dim}, begin);
+    fill_on_host(context, table,
+                 [&](const Tensor& host) { kernels::rope_fill_table(desc, host); });
+    begin.n += rope_bytes(desc.head_dim).n;
+    return table;
+  };
+  rope_tables_.gqa = fill(GqaMixer::rope_desc(config_, shape_));
+  if (mla_table_cols() > 0) rope_tables_.mla = fill(MlaMixer::rope_desc(config_, shape_, 1));
   if (load_bytes().n == 0) return;
-  expert_load_ = Tensor(static_cast<std::byte*>(tables_.data()) + align_up(table.bytes().n),
-                        DType::kInt64, {config_.layers, config_.moe.experts});
+  expert_load_ = Tensor(static_cast<std::byte*>(tables_.data()) + begin.n, DType::kInt64,
+                        {config_.layers, config_.moe.experts});
   clear_expert_load();
 }
 

@@ -81,7 +81,9 @@ class Model {
   int head_unit() const { return tied_ ? 0 : static_cast<int>(units_.size()) - 2; }
   int replicated_unit() const { return static_cast<int>(units_.size()) - 1; }
   int forward_unit(std::size_t position) const;  // block position -> unit
+  Bytes rope_bytes(std::int64_t head_dim) const;
   Bytes load_bytes() const;
+  std::int64_t mla_table_cols() const;
   void take_head(Arena& saved);
   void run_head(BlockRun& run, parallel::ZeroStore& store, Purpose purpose);
   kernels::GemmDesc logits_gemm() const;
@@ -93,7 +95,7 @@ class Model {
   RunShape shape_;
   bool tied_;
   std::vector<parallel::UnitSpec> units_;
-  ConstTensor rope_table_;
+  RopeTables rope_tables_;
   Tensor expert_load_;
   std::vector<std::unique_ptr<Layer>> layers_;
   std::vector<bool> moves_bias_;  // of each layer: not without experts, nor when frozen by name

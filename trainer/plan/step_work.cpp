@@ -37,11 +37,22 @@ struct TokenBytes {
   std::int64_t cheap = 0;  ///< formed again with recompute.cheap
 };
 
+TokenBytes mla_bytes(const ModelConfig& m, std::int64_t size) {
+  const MlaConfig& a = m.mla;
+  const std::int64_t latent = (a.kv_rank + a.q_rank) * size;
+  const std::int64_t own = m.heads * a.nope_dim * size, shared = a.rope_dim * size;
+  // q's part and the shared key rotated in place; keys put together, or taken apart.
+  const std::int64_t rotated = a.rotates() ? 2 * (m.heads + 1) * shared : 0;
+  const std::int64_t keys = a.rope_dim > 0 ? 2 * own + (m.heads + 1) * shared : 0;
+  return {2 * latent + rotated + keys, 3 * latent + rotated + keys, 2 * latent + keys};
+}
+
 TokenBytes mixer_bytes(const ModelConfig& m, MixerKind mixer, std::int64_t size) {
   if (mixer == MixerKind::kGqa) {  // q and k rotated in place
     const std::int64_t rotated = 2 * (m.heads + m.kv_heads) * m.head_dim * size;
     return {rotated, rotated};
   }
+  if (mixer == MixerKind::kMla) return mla_bytes(m, size);
   const KdaConfig& k = m.kda;
   const std::int64_t keys = k.heads * k.key_dim, values = k.heads * k.value_dim;
   const std::int64_t channels = 2 * keys + values, decay = keys * (size + 4);  // f to an fp32 g

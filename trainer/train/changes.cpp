@@ -67,6 +67,24 @@ void kda_changes(const ModelConfig& was, const ModelConfig& now, std::vector<Cha
   number("model.kda.beta", beta_limit(a), beta_limit(b), constants);
 }
 
+void mla_changes(const ModelConfig& was, const ModelConfig& now, std::vector<Change>& layout,
+                 std::vector<Change>& constants) {
+  if (!was.has(MixerKind::kMla) || !now.has(MixerKind::kMla)) return;
+  const MlaConfig &a = was.mla, &b = now.mla;
+  number("model.mla.kv_rank", a.kv_rank, b.kv_rank, layout);
+  number("model.mla.q_rank", a.q_rank, b.q_rank, layout);
+  number("model.mla.nope_head_dim", a.nope_dim, b.nope_dim, layout);
+  number("model.mla.rope_head_dim", a.rope_dim, b.rope_dim, layout);
+  number("model.mla.value_head_dim", a.value_dim, b.value_dim, layout);
+  if (a.rope_dim > 0 && b.rope_dim > 0) {
+    const auto positions = [](const MlaConfig& m) {
+      return m.positions == MlaPositions::kRope ? "rope" : "none";
+    };
+    compare("model.mla.positions", positions(a), positions(b), constants);
+  }
+  number("model.mla.norm_eps", a.norm_eps, b.norm_eps, constants);
+}
+
 void moe_changes(const ModelConfig& was, const ModelConfig& now, std::vector<Change>& layout,
                  std::vector<Change>& constants) {
   if (!was.has(FeedForwardKind::kMoe) || !now.has(FeedForwardKind::kMoe)) return;
@@ -101,6 +119,7 @@ FunctionChanges function_changes(const ModelConfig& was, const std::string& save
   number("model.kv_heads", was.kv_heads, model.kv_heads, found.layout);
   number("model.head_dim", was.head_dim, model.head_dim, found.layout);
   kda_changes(was, model, found.layout, found.constants);
+  mla_changes(was, model, found.layout, found.constants);
   moe_changes(was, model, found.layout, found.constants);
   if (was.layers == model.layers && pattern_text(was) != pattern_text(model)) {
     const auto before = keys_of(saved_config);

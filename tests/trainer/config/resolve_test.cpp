@@ -269,6 +269,8 @@ TEST(Resolved, parses_back_to_itself_and_does_not_depend_on_the_ranks) {
        "train.init_from=runs/b"},
       {"model.pattern=[kda/moe]", "model.last_layer=gqa/swiglu", "model.kda.gate=lower_bound",
        "model.moe={experts: 8, per_token: 2, ffn: 16, renormalize: false, latent: 24}"},
+      {"model.pattern=[mla/swiglu]",
+       "model.mla={kv_rank: 24, rope_head_dim: 8, positions: none, norm_eps: 1e-5}"},
       {"recompute.layers=[2, 1]", "recompute.cheap=true"},
       {"recompute.layers=middle"},
       {"zero.reshard_after=forward", "zero.reduce_after=step", "train.precision=bf16",

@@ -181,8 +181,10 @@ LossAndGradients run_in(DType compute, const ModelConfig& config) {
   return result;
 }
 
-TEST(ExpertsInBf16, AreThoseOfFp32ToItsPrecision) {
-  for (ModelConfig config : {model_test::hybrid_model(), model_test::latent_model()}) {
+TEST(LayersInBf16, AreThoseOfFp32ToTheirPrecision) {
+  for (ModelConfig config :
+       {model_test::hybrid_model(), model_test::latent_model(), model_test::mla_nope_model(),
+        model_test::mla_rope_model(), model_test::mla_shared_model()}) {
     config.init_std = 0.3;  // so that the layers have a say
     config.norm_eps = 0.05;
     config.moe.per_token = config.moe.experts;  // no choice that rounding could turn
@@ -201,12 +203,15 @@ TEST(ExpertsInBf16, AreThoseOfFp32ToItsPrecision) {
 
 TEST(LayersOnGpu, AreRefusedByName) {
   ModelConfig attention = model_test::hybrid_model(), narrow = attention, uneven = attention;
+  ModelConfig latent = model_test::mla_rope_model();
+  latent.pattern.insert(latent.pattern.begin(), LayerPattern{});
   attention.pattern = {{MixerKind::kGqa, FeedForwardKind::kSwiglu},
                        {MixerKind::kGqa, FeedForwardKind::kMoe}};
   narrow.pattern = uneven.pattern = {{MixerKind::kKda, FeedForwardKind::kSwiglu}};
   uneven.kda.key_dim = 64;
   const std::pair<ModelConfig, std::string> cases[] = {
       {attention, "model.pattern: layer 2 has moe, which runs on the CPU only"},
+      {latent, "model.pattern: layer 2 has mla, which runs on the CPU only"},
       {narrow,
        "model.kda.key_head_dim: 4, and the heads of kda layers are 64 or 128 wide on a GPU"},
       {uneven, "model.kda.value_head_dim: 6, and the heads of kda"}};

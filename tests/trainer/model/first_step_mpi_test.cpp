@@ -130,5 +130,10 @@ TEST(FirstStepMpi, NorDoThoseOfKdaAndExperts) {
   check_cuts(model_test::latent_model());
 }
 
+TEST(FirstStepMpi, NorDoThoseOfLatentAttention) {
+  check_cuts(model_test::mla_rope_model());
+  check_cuts(model_test::mla_shared_model());
+}
+
 }  // namespace
 }  // namespace k25::trainer

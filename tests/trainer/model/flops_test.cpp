@@ -73,6 +73,26 @@ TEST(Flops, OfKdaAndExpertsByHand) {
   EXPECT_EQ(f.model, 6 * matrices + 3 * (2 * 6 * state + scores));
 }
 
+TEST(Flops, OfLatentAttentionByHand) {
+  ModelConfig m = dense();
+  m.layers = 1;
+  m.pattern = {{MixerKind::kMla, FeedForwardKind::kSwiglu}};
+  m.mla = {.kv_rank = 5, .nope_dim = 3, .rope_dim = 2, .value_dim = 4};
+  // 4 heads. q 8 x 20, c|kr 8 x 7, kn|v 5 x 28, out 16 x 8. T = 5: 3 keys on average.
+  const std::int64_t rest = 480 + 800, mla = 160 + 56 + 140 + 128;
+  const TokenFlops f = token_flops(m, 5, {{1, 1}}, LogitsFormed::kOnce);
+  EXPECT_EQ(f.forward_products, 2 * (mla + rest));
+  const std::int64_t scores = 2 * 20 * 3, values = 2 * 16 * 3;
+  EXPECT_EQ(f.forward_attention, scores + values);
+  EXPECT_EQ(f.recomputed_attention, scores + values);
+  // Scores again, dq and dk; dv and the gradient of the weights.
+  EXPECT_EQ(f.backward_attention, 3 * scores + 2 * values);
+  EXPECT_EQ(f.model, 6 * (mla + rest) + 3 * (scores + values));
+  m.mla.q_rank = 6;  // 8 x 6 and 6 x 20 in the place of 8 x 20
+  EXPECT_EQ(token_flops(m, 5, {}, LogitsFormed::kOnce).forward_products,
+            2 * (mla + rest - 160 + 48 + 120));
+}
+
 TEST(Flops, LatentExpertsPayForTheWayThere) {
   ModelConfig m = hybrid();
   m.moe.latent = 4;

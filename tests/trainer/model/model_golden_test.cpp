@@ -23,6 +23,9 @@ using model_test::kT;
 ModelConfig config_of(const std::string& kind) {
   ModelConfig config = kind == "layers_shared"   ? model_test::hybrid_model()
                        : kind == "layers_latent" ? model_test::latent_model()
+                       : kind == "layers_mla"    ? model_test::mla_nope_model()
+                       : kind == "layers_mla_rope" ? model_test::mla_rope_model()
+                       : kind == "layers_mla_shared" ? model_test::mla_shared_model()
                                                  : model_test::small_model(2);
   if (kind.starts_with("layers")) config.norm_eps = 0.05;
   config.tie_embeddings = kind == "model_tied";
@@ -116,7 +119,8 @@ TEST_P(ModelGolden, LossAndAllGradients) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, ModelGolden,
                          testing::Values("model_untied", "model_tied", "layers_shared",
-                                         "layers_latent"),
+                                         "layers_latent", "layers_mla", "layers_mla_rope",
+                                         "layers_mla_shared"),
                          [](const auto& kind) { return std::string(kind.param); });
 
 }  // namespace

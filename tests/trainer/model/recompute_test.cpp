@@ -101,6 +101,45 @@ TEST_P(Recompute, AnyKindOfLayerGivesTheSameBits) {
   }
 }
 
+TEST_P(Recompute, SoDoesLatentAttention) {
+  for (const ModelConfig& config : {model_test::mla_nope_model(), model_test::mla_rope_model(),
+                                    model_test::mla_shared_model()}) {
+    const Result plain = run({}, config);
+    const RecomputeConfig selections[] = {{.layers = {{1, 2}}, .check = true},
+                                          {.layers = {{2, 2}}},
+                                          {.cheap = true},
+                                          {.layers = {{1, 1}}, .cheap = true}};
+    for (const RecomputeConfig& selection : selections) {
+      const Result again = run(selection, config);
+      EXPECT_EQ(again.nll, plain.nll);
+      EXPECT_EQ(again.gradients, plain.gradients);
+      EXPECT_LT(again.memory.activations.n, plain.memory.activations.n);
+    }
+  }
+}
+
+TEST_P(Recompute, LatentAttentionKeepsWhatItSays) {
+  const ModelConfig config = model_test::mla_rope_model();
+  const std::int64_t all = run({}, config).memory.activations.n;
+  const auto saved = [&](const RecomputeConfig& r) {
+    return all - run(r, config).memory.activations.n;
+  };
+  const auto rows = [](std::int64_t cols, DType dtype) {
+    return align_up(bytes_of(Elems{kB * kT * cols}, dtype).n);
+  };
+  // As for gqa below; besides the norms of queries and keys, 6 and 7 wide, and 4 keys of 7.
+  const std::int64_t cheap = 2 * rows(16, GetParam()) + rows(24, GetParam()) +
+                             rows(6, GetParam()) + rows(7, GetParam()) + rows(4 * 7, GetParam());
+  EXPECT_EQ(saved({.cheap = true}), 2 * cheap);
+  // Besides: 1/rms of four norms, qa | c | kr, queries, own keys and values, attention and its
+  // log-sum-exp, the inner sum, gate|up.
+  const std::int64_t layer = cheap + 4 * rows(1, DType::kFloat32) + rows(17, GetParam()) +
+                             rows(4 * 7, GetParam()) + rows(4 * 8, GetParam()) +
+                             rows(4 * 5, GetParam()) + rows(4, DType::kFloat32) +
+                             rows(16, GetParam()) + rows(48, GetParam());
+  EXPECT_EQ(saved({.layers = {{2, 2}}}), layer);
+}
+
 TEST_P(Recompute, KeepsWhatItSays) {
   const std::int64_t all = run({}).memory.activations.n;
   const auto saved = [&](const RecomputeConfig& r) { return all - run(r).memory.activations.n; };

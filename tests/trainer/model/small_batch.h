@@ -55,6 +55,34 @@ inline ModelConfig latent_model() {
   return m;
 }
 
+/// Two layers of mla/swiglu, as scripts/golden/layers_golden.py has them.
+inline ModelConfig mla_model(const MlaConfig& mla) {
+  ModelConfig m = small_model(2);
+  m.pattern = {{MixerKind::kMla, FeedForwardKind::kSwiglu}};
+  m.mla = mla;
+  m.mla.norm_eps = 0.03;
+  return m;
+}
+
+/// Without positions or a shared part.
+inline ModelConfig mla_nope_model() {
+  return mla_model({.kv_rank = 6, .nope_dim = 4, .value_dim = 3});
+}
+
+/// As in DeepSeek-V3.
+inline ModelConfig mla_rope_model() {
+  return mla_model({.kv_rank = 7, .q_rank = 6, .nope_dim = 3, .rope_dim = 4, .value_dim = 5});
+}
+
+/// As in Kimi Linear: the shared part is there, and is not rotated.
+inline ModelConfig mla_shared_model() {
+  return mla_model({.kv_rank = 5,
+                    .nope_dim = 4,
+                    .rope_dim = 3,
+                    .value_dim = 4,
+                    .positions = MlaPositions::kNone});
+}
+
 inline data::Batch small_batch() {
   const std::vector<std::vector<std::pair<int, int>>> documents = {{{0, 5}, {5, 6}, {6, 12}},
                                                                    {{0, 12}}};

@@ -1,4 +1,4 @@
-// KDA mixer and mixture of experts in fp64: gradients against central differences, bytes against
+// KDA and latent attention mixers and mixture of experts in fp64: gradients against central differences, bytes against
 // the plan, documents that do not see each other.
 
 #include <gtest/gtest.h>
@@ -16,6 +16,7 @@
 #include "tests/kernels/allocation_counter.h"
 #include "tests/trainer/model/small_batch.h"
 #include "trainer/model/kda.h"
+#include "trainer/model/mla.h"
 #include "trainer/model/moe_ffn.h"
 #include "trainer/train/batch_upload.h"
 
@@ -25,7 +26,7 @@ namespace {
 using model_test::kB;
 using model_test::kT;
 
-enum class Part : std::uint8_t { kKda, kMoe };
+enum class Part : std::uint8_t { kKda, kMla, kMoe };
 
 /// fp64 parameters of a unit, or their gradients.
 struct Numbers {
@@ -147,6 +148,16 @@ class Bench {
     if (part_ == Part::kKda) {
       return std::make_unique<KdaMixer>(config_, shape, 0, keep, unit_, replicated_);
     }
+    if (part_ == Part::kMla) {
+      const std::int64_t width = config_.mla.rope_dim;
+      if (config_.mla.rotates()) {
+        table_values_.resize(static_cast<std::size_t>(kT * width));
+        const Tensor table(table_values_.data(), DType::kFloat64, {kT, width});
+        kernels::rope_fill_table(MlaMixer::rope_desc(config_, shape, 1), table);
+        table_ = table;
+      }
+      return std::make_unique<MlaMixer>(config_, shape, 0, keep, table_, unit_, replicated_);
+    }
     return std::make_unique<MoeFeedForward>(config_, shape, 1, keep, unit_, replicated_);
   }
   BlockRun run() {
@@ -164,6 +175,8 @@ class Bench {
   BatchTensors tensors_ = batch_tensors(batch_);
   UnitBuilder unit_{"unit", parallel::Placement::kSharded};
   UnitBuilder replicated_{"replicated", parallel::Placement::kReplicated};
+  std::vector<double> table_values_;
+  ConstTensor table_;
   std::unique_ptr<Sublayer> sublayer_;
   Arena saved_, scratch_;
   Buffer workspace_;
@@ -186,6 +199,11 @@ std::vector<Case> cases() {
   both.moe.shared_experts = 1;
   return {{"kda_softplus", Part::kKda, model_test::hybrid_model(), Keep::kAll},
           {"kda_lower_bound", Part::kKda, model_test::latent_model(), Keep::kCostly},
+          {"mla_nope", Part::kMla, model_test::mla_nope_model(), Keep::kAll},
+          {"mla_nope_again", Part::kMla, model_test::mla_nope_model(), Keep::kCostly},
+          {"mla_rope", Part::kMla, model_test::mla_rope_model(), Keep::kAll},
+          {"mla_rope_again", Part::kMla, model_test::mla_rope_model(), Keep::kCostly},
+          {"mla_shared", Part::kMla, model_test::mla_shared_model(), Keep::kCostly},
           {"moe_shared", Part::kMoe, model_test::hybrid_model(), Keep::kAll},
           {"moe_alone", Part::kMoe, plain, Keep::kAll},
           {"moe_groups", Part::kMoe, grouped, Keep::kCostly},
@@ -243,8 +261,8 @@ TEST_P(Sublayers, UsesTheBytesThatItPlans) {
   op_test::expect_counted_allocation();
 }
 
-TEST(KdaMixerDocuments, ANeighbourCannotBeSeen) {
-  Bench bench(model_test::hybrid_model(), Part::kKda, Keep::kAll);
+void check_documents(const ModelConfig& config, Part part) {
+  Bench bench(config, part, Keep::kAll);
   const std::vector<double> want = bench.output();
   // Row 0 is tokens [0, 5), [5, 6) and [6, 12).
   constexpr std::size_t kLast = 6 * 16;
@@ -252,6 +270,12 @@ TEST(KdaMixerDocuments, ANeighbourCannotBeSeen) {
   const std::vector<double> got = bench.output();
   for (std::size_t i = kLast; i < got.size(); ++i) ASSERT_EQ(got[i], want[i]) << i;
   EXPECT_TRUE(std::isnan(got[0]));
+}
+
+TEST(MixerDocuments, ANeighbourCannotBeSeen) {
+  check_documents(model_test::hybrid_model(), Part::kKda);
+  check_documents(model_test::mla_nope_model(), Part::kMla);
+  check_documents(model_test::mla_rope_model(), Part::kMla);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Sublayers, testing::ValuesIn(cases()),

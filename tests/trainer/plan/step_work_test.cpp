@@ -139,6 +139,31 @@ TEST(StepWork, BytesOfKdaAndExperts) {
   EXPECT_EQ(latent.second, 2 * (8 * d + kda_back + moe_back - 13 * d / 2 + 3 * d / 2) + back);
 }
 
+TEST(StepWork, BytesOfLatentAttention) {
+  const auto moved = [](const std::vector<std::string>& more) {
+    std::vector<std::string> overrides = {"train.micro_batch=1", "model.pattern=[mla/swiglu]"};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    const StepWork step = work_of(1, overrides, 8, Device::kCpu);
+    return std::pair{step.forward.moved.n / 32, step.backward.moved.n / 32};  // of a row
+  };
+  const std::int64_t d = 64 * 2, f = 192 * 2, ends = 4 * d + 256 * 4, back = 5 * d + 256 * 6;
+  const auto expect = [&](std::int64_t forward, std::int64_t backward) {
+    return std::pair{2 * (8 * d + forward + 3 * f) + ends, 2 * (8 * d + backward + 5 * f) + back};
+  };
+  // bf16. The norm of 24 columns reads and writes; backward reads two and writes one.
+  EXPECT_EQ(moved({"model.mla={kv_rank: 24}"}), expect(2 * 48, 3 * 48));
+  // Own parts of 2 heads 32 wide copied; the shared one, 8 wide, read once and written twice.
+  const std::int64_t keys = 2 * 2 * 64 + 3 * 16;
+  const std::string shared = "kv_rank: 24, rope_head_dim: 8, q_rank: 16";
+  EXPECT_EQ(moved({"model.mla={" + shared + ", positions: none}"}),
+            expect(2 * 80 + keys, 3 * 80 + keys));
+  const std::int64_t rotated = 2 * 3 * 16;  // two of q and one of k, in place
+  const auto rope = moved({"model.mla={" + shared + "}"});
+  EXPECT_EQ(rope, expect(2 * 80 + keys + rotated, 3 * 80 + keys + rotated));
+  EXPECT_EQ(moved({"model.mla={" + shared + "}", "recompute.cheap=true"}).second - rope.second,
+            2 * (4 * d + 2 * 80 + keys + f));
+}
+
 TEST(StepWork, UpdateMovesStateAndGradients) {
   const StepWork step = work_of(1, {});
   // AdamW 28 bytes an element and 2 for its bf16 copy, its norm 4. One rank with one slot forms its

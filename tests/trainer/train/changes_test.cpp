@@ -83,7 +83,7 @@ TEST(Function, KeysThatShapesDoNotShowAreRefusedWithBothValues) {
   }
 }
 
-TEST(Function, SoAreThoseOfKdaAndExperts) {
+TEST(Function, SoAreThoseOfKdaLatentAttentionAndExperts) {
   const std::vector<std::string> base = {"model.pattern=[kda/moe]",
                                          "model.moe={experts: 4, per_token: 1, ffn: 8}"};
   const std::pair<const char*, std::string> cases[] = {
@@ -104,8 +104,25 @@ TEST(Function, SoAreThoseOfKdaAndExperts) {
     const std::string text = refused(base, changed);
     EXPECT_TRUE(contains(text, words)) << text;
   }
+  const std::vector<std::string> latent = {
+      "model.pattern=[mla/swiglu]", "model.mla={kv_rank: 8, rope_head_dim: 4}"};
+  const std::pair<const char*, std::string> of_mla[] = {
+      {"model.mla.kv_rank=9", "model.mla.kv_rank is 8 there and 9 in the config"},
+      {"model.mla.q_rank=9", "model.mla.q_rank is 0 there and 9 in the config"},
+      {"model.mla.nope_head_dim=9", "model.mla.nope_head_dim is 16 there and 9 in the config"},
+      {"model.mla.rope_head_dim=6", "model.mla.rope_head_dim is 4 there and 6 in the config"},
+      {"model.mla.value_head_dim=9", "model.mla.value_head_dim is 16 there and 9 in the config"},
+      {"model.mla.positions=none", "model.mla.positions is rope there and none in the config"},
+      {"model.mla.norm_eps=0.5", "model.mla.norm_eps is 1e-06 there and 0.5 in the config"}};
+  EXPECT_EQ(refused(latent, latent), "");
+  for (const auto& [change, words] : of_mla) {
+    std::vector<std::string> changed = latent;
+    changed.push_back(change);
+    const std::string text = refused(latent, changed);
+    EXPECT_TRUE(contains(text, words)) << text;
+  }
   // What one kind of layer needs does not matter to another.
-  EXPECT_EQ(refused({}, {"model.kda.beta=2", "model.moe.per_token=2"}), "");
+  EXPECT_EQ(refused({}, {"model.kda.beta=2", "model.moe.per_token=2", "model.mla.kv_rank=2"}), "");
 }
 
 TEST(Function, TheSameOneInOtherWordsIsAccepted) {
