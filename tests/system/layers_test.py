@@ -1,4 +1,4 @@
-"""Models with kda mixers and moe feed-forwards: bits, resuming, the correction bias, what is refused."""
+"""Models with kda and mla mixers and moe feed-forwards: bits, resuming, the correction bias, what is refused."""
 
 import pathlib
 import re
@@ -17,6 +17,10 @@ LAYERS = {"model.layers": 4, "model.pattern": ["kda/moe", "kda/moe", "kda/moe", 
 LATENT = {"model.moe.experts": 6, "model.moe.shared_experts": 0, "model.moe.latent": 8, "model.moe.renormalize": False,
           "model.moe.groups": 3, "model.moe.top_groups": 2, "model.kda.gate": "lower_bound", "model.kda.beta": 2}
 
+MLA = {"model.layers": 3, "model.pattern": ["mla/swiglu", "kda/swiglu", "mla/swiglu"], "model.kda.heads": 2, "model.kda.key_head_dim": 4,
+       "model.mla.kv_rank": 12, "model.mla.nope_head_dim": 6, "model.mla.value_head_dim": 5, "train.device": "cpu"}
+MLA_ROPE = {**MLA, "model.mla.rope_head_dim": 4, "model.mla.q_rank": 10}
+
 
 class LayerBits(BitChecks):
     def check_ranks(self, changes):
@@ -31,6 +35,26 @@ class LayerBits(BitChecks):
 
     def test_any_rank_count_bf16_latent(self):
         self.check_ranks({"train.precision": "bf16", **LATENT})
+
+    def check_mla_ranks(self, changes, last):
+        hashes = [state_hash(self.ordered({**changes, "train.steps": 3}, ranks, name=f"ranks-{ranks}")) for ranks in (1, 3, last)]
+        self.assertEqual(len(set(hashes)), 1, hashes)
+
+    def test_any_rank_count_mla(self):
+        self.check_mla_ranks(MLA, 2)
+
+    def test_any_rank_count_mla_rope_bf16(self):
+        self.check_mla_ranks({**MLA_ROPE, "train.precision": "bf16"}, 4)
+
+    def test_memory_choices_and_threads_of_mla(self):
+        plain = self.ordered({**MLA_ROPE, "train.steps": 2}, 2, name="plain")
+        for i, other in enumerate(({"recompute.layers": "all", "recompute.check": True}, {"recompute.cheap": True},
+                                   {"run.cpu_threads": 2})):
+            again = self.ordered({**MLA_ROPE, "train.steps": 2, **other}, 2, name=f"other-{i}")
+            self.assertEqual(state_hash(again), state_hash(plain), other)
+
+    def test_resume_mla(self):
+        self.straight_and_halves(MLA_ROPE, 2, steps=4)
 
     def test_resume(self):
         self.straight_and_halves(LAYERS, 2)
@@ -52,7 +76,13 @@ class LayerBits(BitChecks):
             self.assertEqual(state_hash(again), state_hash(plain), other)
 
     def test_planned_bytes_are_what_a_run_allocates(self):
-        shown = self.train({**ORDERED, **LAYERS, "train.steps": 2}, 2, run_dir=self.folder / "run")
+        self.check_bytes(LAYERS)
+
+    def test_planned_bytes_of_mla(self):
+        self.check_bytes({**MLA_ROPE, "recompute.cheap": True})
+
+    def check_bytes(self, changes):
+        shown = self.train({**ORDERED, **changes, "train.steps": 2}, 2, run_dir=self.folder / "run")
         planned, allocated = re.search(r"memory planned (\d+) bytes a rank, allocated (\d+)",
                                        self.assert_ok(shown).stdout).groups()
         self.assertEqual(planned, allocated)
@@ -96,6 +126,13 @@ class Refused(k25_testing.K25Test):
             self.assert_error(self.train({**LAYERS, "train.steps": 2, key: now}, run_dir=folder), 4,
                               f"{key} is {was} there and {now} in the config")
 
+    def test_another_latent_attention(self):
+        folder = self.folder / "run"
+        self.assert_ok(self.train({**MLA_ROPE, "train.steps": 1}, run_dir=folder))
+        for key, was, now in (("model.mla.positions", "rope", "none"), ("model.mla.kv_rank", 12, 11)):
+            self.assert_error(self.train({**MLA_ROPE, "train.steps": 2, key: now}, run_dir=folder), 4,
+                              f"{key} is {was} there and {now} in the config")
+
     def test_gpus(self):
         def plan(changes):
             path = self.write_config({**LAYERS, **changes}, manifest="corpus/manifest.json")
@@ -104,6 +141,10 @@ class Refused(k25_testing.K25Test):
         path, lines, shown = plan({})
         at = 1 + lines.index('  pattern: ["kda/moe", "kda/moe", "kda/moe", "gqa/moe"]')
         self.assert_error(shown, 2, f"{path}:{at}:12: model.pattern: layer 2 has moe, which runs on the CPU only so far; "
+                                    "set train.device: cpu")
+        path, lines, shown = plan({"model.pattern": ["gqa/swiglu", "mla/swiglu"], "model.mla.kv_rank": 8})
+        at = 1 + lines.index('  pattern: ["gqa/swiglu", "mla/swiglu"]')
+        self.assert_error(shown, 2, f"{path}:{at}:12: model.pattern: layer 2 has mla, which runs on the CPU only so far; "
                                     "set train.device: cpu")
         path, lines, shown = plan({"model.pattern": ["kda/swiglu"]})
         at, line = next((i, line) for i, line in enumerate(lines, 1) if "key_head_dim: 4" in line)

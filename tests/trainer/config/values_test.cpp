@@ -229,9 +229,9 @@ TEST(Values, layers_of_latent_attention) {
       {"{kv_rank: 8, rope_head_dim: 7}",
        {"cfg.yaml:10:36: model.mla.rope_head_dim: 7 is odd",
         "give 8, or model.mla.positions: none"}},
-      {"{kv_rank: 8, positions: yarn}", {"model.mla.positions: expected one of rope, none"}},
+      {"{kv_rank: 8, positions: yarn}", {"model.mla.positions: expected one of rope | none"}},
       {"{kv_rank: 8, norm_eps: 0}", {"model.mla.norm_eps: expected a number in [1e-30, 1]"}},
-      {"{kv_rank: 8, rank: 4}", {"cfg.yaml:10:22: model.mla.rank"}},
+      {"{kv_rank: 8, rank: 4}", {"cfg.yaml:10:21: unknown key 'model.mla.rank'"}},
   };
   for (const auto& [keys, parts] : cases) {
     const std::string message = only_problem(with(keys));
@@ -248,7 +248,8 @@ TEST(Values, latent_attention_beyond_any_machine) {
       "vocab: 512", "vocab: 512\n  pattern: [mla/swiglu]\n  mla: {kv_rank: 8, nope_head_dim: 65536}");
   expect_problem(only_problem(text, {"model.heads=65536", "model.head_dim=2",
                                      "data.sequence=1048576", "train.batch=8"}),
-                 "--set train.batch=8", {"is too large for any machine"});
+                 "cfg.yaml:17:16",
+                 {"layers 8 x width 12884901896 x micro_batch 1 x sequence 1048576 is too large"});
 }
 
 TEST(Values, choices_that_int32_can_count) {
