@@ -121,7 +121,7 @@ TEST(StepWork, BytesOfKdaAndExperts) {
   // Gated norm 5; f and g; q k v do dq dk dv, g dg; norms 6, convolution 9; dg f df.
   const std::int64_t kda_back = (5 + 1 + 7 + 6 + 9 + 2) * d + (1 + 2 + 1) * g;
   EXPECT_EQ(moved({}),
-            (std::pair{2 * (9 * d + kda + 3 * f) + ends, 2 * (8 * d + kda_back + 5 * f) + back}));
+            (std::pair{2 * (8 * d + kda + 3 * f) + ends, 2 * (8 * d + kda_back + 5 * f) + back}));
   EXPECT_EQ(moved({"recompute.layers=[1]"}).second - moved({}).second, 6 * d + kda + 3 * f);
   EXPECT_EQ(moved({"recompute.cheap=true"}).second - moved({}).second, 2 * (4 * d + 3 * d + f));
 
@@ -132,10 +132,10 @@ TEST(StepWork, BytesOfKdaAndExperts) {
   const std::int64_t moe_back = router + 4 * 6 + (2 * 2 + 3 * 2 + 2 + 1 + 6) * d + 3 * 5 * e;
   const std::string keys = "experts: 4, per_token: 2, ffn: 24, shared_experts: 1";
   EXPECT_EQ(moved({"model.pattern=[kda/moe]", "model.moe={" + keys + "}"}),
-            (std::pair{2 * (9 * d + kda + moe) + ends, 2 * (8 * d + kda_back + moe_back) + back}));
+            (std::pair{2 * (8 * d + kda + moe) + ends, 2 * (8 * d + kda_back + moe_back) + back}));
   // Half as wide, with a norm; dispatch and combine are, not the sum.
   const auto latent = moved({"model.pattern=[kda/moe]", "model.moe={" + keys + ", latent: 32}"});
-  EXPECT_EQ(latent.first, 2 * (9 * d + kda + moe - 7 * d / 2 + d) + ends);
+  EXPECT_EQ(latent.first, 2 * (8 * d + kda + moe - 7 * d / 2 + d) + ends);
   EXPECT_EQ(latent.second, 2 * (8 * d + kda_back + moe_back - 13 * d / 2 + 3 * d / 2) + back);
 }
 
