@@ -53,14 +53,14 @@ void backward_rows(const LatentKeysBackwardArgs<T>& args, std::int64_t begin, st
 
 }  // namespace
 
-#define K25_LATENT_KEYS_DEFINE(T, A)                                                        \
-  void latent_keys_forward_cpu(const LatentKeysForwardArgs<T>& args, std::int64_t begin,    \
-                               std::int64_t end) {                                          \
-    forward_rows(args, begin, end);                                                         \
-  }                                                                                         \
-  void latent_keys_backward_cpu(const LatentKeysBackwardArgs<T>& args, std::int64_t begin,  \
-                                std::int64_t end) {                                         \
-    backward_rows<A>(args, begin, end);                                                     \
+#define K25_LATENT_KEYS_DEFINE(T, A)                                                       \
+  void latent_keys_forward_cpu(const LatentKeysForwardArgs<T>& args, std::int64_t begin,   \
+                               std::int64_t end) {                                         \
+    forward_rows(args, begin, end);                                                        \
+  }                                                                                        \
+  void latent_keys_backward_cpu(const LatentKeysBackwardArgs<T>& args, std::int64_t begin, \
+                                std::int64_t end) {                                        \
+    backward_rows<A>(args, begin, end);                                                    \
   }
 K25_LATENT_KEYS_DEFINE(float, float)
 K25_LATENT_KEYS_DEFINE(BFloat16, float)

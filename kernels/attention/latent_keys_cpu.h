@@ -27,10 +27,10 @@ struct LatentKeysBackwardArgs {
   std::int64_t shared_stride;
 };
 
-#define K25_LATENT_KEYS_DECLARE(T)                                                          \
-  void latent_keys_forward_cpu(const LatentKeysForwardArgs<T>& args, std::int64_t begin,    \
-                               std::int64_t end);                                           \
-  void latent_keys_backward_cpu(const LatentKeysBackwardArgs<T>& args, std::int64_t begin,  \
+#define K25_LATENT_KEYS_DECLARE(T)                                                         \
+  void latent_keys_forward_cpu(const LatentKeysForwardArgs<T>& args, std::int64_t begin,   \
+                               std::int64_t end);                                          \
+  void latent_keys_backward_cpu(const LatentKeysBackwardArgs<T>& args, std::int64_t begin, \
                                 std::int64_t end);
 K25_ISA_DECLARE(K25_LATENT_KEYS_DECLARE(float) K25_LATENT_KEYS_DECLARE(BFloat16)
                     K25_LATENT_KEYS_DECLARE(double))

@@ -73,11 +73,10 @@ void find_in_optim(const Config& c, Effects& effects) {
 
 void find_in_mla(const ModelConfig& m, Effects& effects) {
   if (!m.has(MixerKind::kMla)) {
-    effects.no_effect_of_all(
-        {"model.mla.kv_rank", "model.mla.q_rank", "model.mla.nope_head_dim",
-         "model.mla.rope_head_dim", "model.mla.value_head_dim", "model.mla.positions",
-         "model.mla.norm_eps"},
-        "no layer is mla");
+    effects.no_effect_of_all({"model.mla.kv_rank", "model.mla.q_rank", "model.mla.nope_head_dim",
+                              "model.mla.rope_head_dim", "model.mla.value_head_dim",
+                              "model.mla.positions", "model.mla.norm_eps"},
+                             "no layer is mla");
   } else if (m.mla.rope_dim == 0) {
     effects.no_effect_of_all({"model.mla.positions"}, "model.mla.rope_head_dim is 0");
   }

@@ -161,8 +161,8 @@ std::vector<Key> mla_keys() {
       integer_or(
           "model.mla.value_head_dim", "null", "width of a head's values; null: nope_head_dim",
           [](Config& c) -> auto& { return c.model.mla.value_dim; }, 0, 1, 65536),
-      choice("model.mla.positions", "rope", "of the further part: rotary, or none as in Kimi Linear",
-             {"rope", "none"},
+      choice("model.mla.positions", "rope",
+             "of the further part: rotary, or none as in Kimi Linear", {"rope", "none"},
              [](Config& c, std::size_t i) {
                c.model.mla.positions = i == 0 ? MlaPositions::kRope : MlaPositions::kNone;
              }),

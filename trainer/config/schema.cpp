@@ -300,8 +300,8 @@ std::vector<Key> build_schema() {
           [](Config& c) -> auto& { return c.run.cpu_threads; }, 1, 4096),
   };
   for (const auto& part :
-       {model_keys(), kda_keys(), mla_keys(), moe_keys(), data_and_train_keys(), optim_keys(), parallel_keys(),
-        offload_keys(), recompute_and_comm_keys(), output_keys(), debug_keys()}) {
+       {model_keys(), kda_keys(), mla_keys(), moe_keys(), data_and_train_keys(), optim_keys(),
+        parallel_keys(), offload_keys(), recompute_and_comm_keys(), output_keys(), debug_keys()}) {
     keys.insert(keys.end(), part.begin(), part.end());
   }
   return keys;

@@ -61,8 +61,8 @@ Layer::Layer(const ModelConfig& model, const RunShape& shape, int index, Keep ke
       mixer_ = std::make_unique<KdaMixer>(model, shape, index, inner, unit, replicated);
       break;
     case MixerKind::kMla:
-      mixer_ = std::make_unique<MlaMixer>(model, shape, index, inner, rope_tables.mla, unit,
-                                          replicated);
+      mixer_ =
+          std::make_unique<MlaMixer>(model, shape, index, inner, rope_tables.mla, unit, replicated);
       break;
   }
   switch (kind.feed_forward) {

@@ -242,12 +242,11 @@ void MlaMixer::forward(BlockRun& run, const ParameterViews& parameters, const Co
   kv_.up.forward(run, cheap.kv_normed, parameters.unit[kv_.up_index], saved_kv_);
   rotate(run, saved_q_, saved_in_, Turn::kForward);
   form_keys(run, cheap.keys);
-  kernels::attention_forward(run.context, attention_,
-                             {by_sequence(queries(saved_q_, saved_in_)),
-                              by_sequence(whole_keys(cheap.keys, saved_kv_)),
-                              by_sequence(values(saved_kv_)), run.batch.doc_begin_BT,
-                              run.batch.doc_end_BT},
-                             {attention_rows(saved_attention_), saved_lse_}, run.workspace);
+  kernels::attention_forward(
+      run.context, attention_,
+      {by_sequence(queries(saved_q_, saved_in_)), by_sequence(whole_keys(cheap.keys, saved_kv_)),
+       by_sequence(values(saved_kv_)), run.batch.doc_begin_BT, run.batch.doc_end_BT},
+      {attention_rows(saved_attention_), saved_lse_}, run.workspace);
   out_.forward(run, saved_attention_, parameters.unit[out_index_], out_ND);
 }
 
@@ -298,14 +297,14 @@ void MlaMixer::backward_latent(BlockRun& run, const ParameterViews& parameters,
   latent.up.backward_weight(run, d_up, normed, gradients.unit[latent.up_index],
                             gradients.first_use);
   latent.up.backward_input(run, d_up, parameters.unit[latent.up_index], d_rows);
-  kernels::rmsnorm_backward(
-      run.context, latent.norm,
-      {.dy_ND = d_rows,
-       .sum_ND = saved_in_.slice(1, begin, end),
-       .gain_D = parameters.replicated[latent.gain_index],
-       .rstd_N = latent.rstd,
-       .d_sum_ND = {}},
-      {.dx_ND = d_rows, .dgain_D = gradients.replicated[latent.gain_index]}, run.workspace);
+  kernels::rmsnorm_backward(run.context, latent.norm,
+                            {.dy_ND = d_rows,
+                             .sum_ND = saved_in_.slice(1, begin, end),
+                             .gain_D = parameters.replicated[latent.gain_index],
+                             .rstd_N = latent.rstd,
+                             .d_sum_ND = {}},
+                            {.dx_ND = d_rows, .dgain_D = gradients.replicated[latent.gain_index]},
+                            run.workspace);
 }
 
 }  // namespace k25::trainer

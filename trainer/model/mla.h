@@ -67,13 +67,13 @@ class MlaMixer : public Sublayer {
   Cheap take_cheap(Arena& arena) const;
   Gradients take_gradients(Arena& scratch) const;
   // Views. `q` and `in` are the projections or their gradients, as is `kv`.
-  Tensor by_sequence(const Tensor& rows_NHE) const;      // [N, H, E] -> [B, T, H, E]
-  Tensor queries(const Tensor& q, const Tensor& in) const;  // [N, H, E]
-  Tensor own_keys(const Tensor& kv) const;               // [N, H, P]
-  Tensor values(const Tensor& kv) const;                 // [N, H, V]
-  Tensor shared_key(const Tensor& in) const;             // [N, R]
+  Tensor by_sequence(const Tensor& rows_NHE) const;               // [N, H, E] -> [B, T, H, E]
+  Tensor queries(const Tensor& q, const Tensor& in) const;        // [N, H, E]
+  Tensor own_keys(const Tensor& kv) const;                        // [N, H, P]
+  Tensor values(const Tensor& kv) const;                          // [N, H, V]
+  Tensor shared_key(const Tensor& in) const;                      // [N, R]
   Tensor whole_keys(const Tensor& keys, const Tensor& kv) const;  // [N, H, E]
-  Tensor attention_rows(const Tensor& rows) const;       // [B, T, H, V]
+  Tensor attention_rows(const Tensor& rows) const;                // [B, T, H, V]
 
   void rotate(BlockRun& run, const Tensor& q, const Tensor& in, Turn turn) const;
   void form_normed(BlockRun& run, const ParameterViews& parameters, const Latent& latent,

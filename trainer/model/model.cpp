@@ -177,11 +177,11 @@ void Model::measure() {
     ScratchScope scope(scratch);
     scratch.take(DType::kFloat32, {1, config_.vocab});
   }
-  memory_ = {.activations = saved.peak(),
-             .scratch = scratch.peak(),
-             .workspace = workspace,
-             .tables = {rope_bytes(config_.head_dim).n + rope_bytes(mla_table_cols()).n +
-                        load_bytes().n}};
+  memory_ = {
+      .activations = saved.peak(),
+      .scratch = scratch.peak(),
+      .workspace = workspace,
+      .tables = {rope_bytes(config_.head_dim).n + rope_bytes(mla_table_cols()).n + load_bytes().n}};
 }
 
 // Of one table, up to where the next may begin.
@@ -207,8 +207,7 @@ void Model::allocate(const Context& context, Allocator& allocator) {
   const auto fill = [&](const kernels::RopeDesc& desc) {
     const Tensor table =
         tables_.view(statistic_dtype(shape_.compute), {shape_.tokens, desc.head_dim}, begin);
-    fill_on_host(context, table,
-                 [&](const Tensor& host) { kernels::rope_fill_table(desc, host); });
+    fill_on_host(context, table, [&](const Tensor& host) { kernels::rope_fill_table(desc, host); });
     begin.n += rope_bytes(desc.head_dim).n;
     return table;
   };

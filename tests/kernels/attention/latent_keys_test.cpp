@@ -35,8 +35,8 @@ class LatentKeys : public testing::TestWithParam<DType> {
       for (std::int64_t n = 0; n < kN; ++n) {
         for (std::int64_t h = 0; h < kH; ++h) {
           for (std::int64_t i = 0; i < e; ++i) {
-            const double want = i < kP ? own.get((n * kH + h) * kP + i)
-                                       : shared.get(n * shared_dim + i - kP);
+            const double want =
+                i < kP ? own.get((n * kH + h) * kP + i) : shared.get(n * shared_dim + i - kP);
             ASSERT_EQ(key.get((n * kH + h) * e + i), want) << n << " " << h << " " << i;
           }
           for (std::int64_t i = 0; i < kP; ++i) {
@@ -95,8 +95,10 @@ TEST(LatentKeysCalls, WhatIsWrongIsNamed) {
   const GuardedTensor narrow(d.dtype, {2, 2, 6});
   Context ctx = op_test::make_context();
   const LatentKeysPlan plan = latent_keys_plan(d);
-  EXPECT_TRUE(refused([&] { latent_keys_forward(ctx, plan, {own, shared}, {narrow}, {}); }, "latent_keys: key_NHE is fp32 [2, 2, 6], expected fp32 [2, 2, 7]"));
-  EXPECT_TRUE(refused([&] { latent_keys_backward(ctx, plan, {key}, {own, {}}, {}); }, "latent_keys: shared_NS is missing, expected fp32 [2, 3]"));
+  EXPECT_TRUE(refused([&] { latent_keys_forward(ctx, plan, {own, shared}, {narrow}, {}); },
+                      "latent_keys: key_NHE is fp32 [2, 2, 6], expected fp32 [2, 2, 7]"));
+  EXPECT_TRUE(refused([&] { latent_keys_backward(ctx, plan, {key}, {own, {}}, {}); },
+                      "latent_keys: shared_NS is missing, expected fp32 [2, 3]"));
   d.shared_dim = 0;
   EXPECT_TRUE(refused([&] { latent_keys_plan(d); }, "shared_dim 0 must be positive"));
   d.shared_dim = 3;
@@ -106,7 +108,8 @@ TEST(LatentKeysCalls, WhatIsWrongIsNamed) {
 
 TEST(LatentKeysCalls, NoRowsAreNoWork) {
   Context ctx = op_test::make_context();
-  const LatentKeysPlan plan = latent_keys_plan({.rows = 0, .heads = 2, .own_dim = 4, .shared_dim = 3});
+  const LatentKeysPlan plan =
+      latent_keys_plan({.rows = 0, .heads = 2, .own_dim = 4, .shared_dim = 3});
   latent_keys_forward(ctx, plan, {}, {}, {});
   latent_keys_backward(ctx, plan, {}, {}, {});
 }

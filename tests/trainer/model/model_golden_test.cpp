@@ -21,12 +21,12 @@ using model_test::kB;
 using model_test::kT;
 
 ModelConfig config_of(const std::string& kind) {
-  ModelConfig config = kind == "layers_shared"   ? model_test::hybrid_model()
-                       : kind == "layers_latent" ? model_test::latent_model()
-                       : kind == "layers_mla"    ? model_test::mla_nope_model()
-                       : kind == "layers_mla_rope" ? model_test::mla_rope_model()
+  ModelConfig config = kind == "layers_shared"       ? model_test::hybrid_model()
+                       : kind == "layers_latent"     ? model_test::latent_model()
+                       : kind == "layers_mla"        ? model_test::mla_nope_model()
+                       : kind == "layers_mla_rope"   ? model_test::mla_rope_model()
                        : kind == "layers_mla_shared" ? model_test::mla_shared_model()
-                                                 : model_test::small_model(2);
+                                                     : model_test::small_model(2);
   if (kind.starts_with("layers")) config.norm_eps = 0.05;
   config.tie_embeddings = kind == "model_tied";
   return config;

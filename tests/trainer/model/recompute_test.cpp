@@ -128,8 +128,8 @@ TEST_P(Recompute, LatentAttentionKeepsWhatItSays) {
     return align_up(bytes_of(Elems{kB * kT * cols}, dtype).n);
   };
   // As for gqa below; besides the norms of queries and keys, 6 and 7 wide, and 4 keys of 7.
-  const std::int64_t cheap = 2 * rows(16, GetParam()) + rows(24, GetParam()) +
-                             rows(6, GetParam()) + rows(7, GetParam()) + rows(4 * 7, GetParam());
+  const std::int64_t cheap = 2 * rows(16, GetParam()) + rows(24, GetParam()) + rows(6, GetParam()) +
+                             rows(7, GetParam()) + rows(4 * 7, GetParam());
   EXPECT_EQ(saved({.cheap = true}), 2 * cheap);
   // Besides: 1/rms of four norms, qa | c | kr, queries, own keys and values, attention and its
   // log-sum-exp, the inner sum, gate|up.

@@ -1,5 +1,5 @@
-// KDA and latent attention mixers and mixture of experts in fp64: gradients against central differences, bytes against
-// the plan, documents that do not see each other.
+// KDA and latent attention mixers and mixture of experts in fp64: gradients against central
+// differences, bytes against the plan, documents that do not see each other.
 
 #include <gtest/gtest.h>
 

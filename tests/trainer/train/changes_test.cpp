@@ -104,8 +104,8 @@ TEST(Function, SoAreThoseOfKdaLatentAttentionAndExperts) {
     const std::string text = refused(base, changed);
     EXPECT_TRUE(contains(text, words)) << text;
   }
-  const std::vector<std::string> latent = {
-      "model.pattern=[mla/swiglu]", "model.mla={kv_rank: 8, rope_head_dim: 4}"};
+  const std::vector<std::string> latent = {"model.pattern=[mla/swiglu]",
+                                           "model.mla={kv_rank: 8, rope_head_dim: 4}"};
   const std::pair<const char*, std::string> of_mla[] = {
       {"model.mla.kv_rank=9", "model.mla.kv_rank is 8 there and 9 in the config"},
       {"model.mla.q_rank=9", "model.mla.q_rank is 0 there and 9 in the config"},
