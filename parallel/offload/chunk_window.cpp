@@ -33,24 +33,24 @@ void ChunkWindow::release(Change change) {
   taken_ = false;
   const std::int64_t position = next_++;
   const std::int64_t following = position + std::ssize(slots_);
-  if (change == Change::kNone) {
-    mover_.drop(chunk_at(position));
-    return start(following);
-  }
   {
     const std::lock_guard lock(mutex_);
     slot_at(position).here = false;
-    ++in_flight_;
+    if (change == Change::kWritten) ++in_flight_;
+  }
+  if (change == Change::kNone) {
+    mover_.drop(chunk_at(position));
+    want(following);
+    return start_wanted();
   }
   mover_.leave(chunk_at(position), slot_at(position).memory,
                [this, following](const std::optional<Error>& error) {
-                 bool go_on = false;
                  {
                    const std::lock_guard lock(mutex_);
                    if (error && !failure_) failure_ = error;
-                   go_on = !failure_ && !draining_;
                  }
-                 if (go_on) start(following);
+                 want(following);
+                 start_wanted();
                  const std::lock_guard lock(mutex_);
                  --in_flight_;
                  changed_.notify_all();
@@ -69,7 +69,7 @@ void ChunkWindow::drain() {
   for (Slot& slot : slots_) {
     if (slot.here) mover_.drop(chunk_at(slot.position));
     slot.here = false;
-    slot.position = -1;
+    slot.position = slot.wanted = -1;
   }
   next_ = 0;
   filled_ = false;
@@ -85,25 +85,45 @@ ChunkWindow::Slot& ChunkWindow::slot_at(std::int64_t position) {
 
 void ChunkWindow::fill() {
   if (std::exchange(filled_, true)) return;
-  for (std::int64_t i = 0; i < std::ssize(slots_); ++i) start(i);
+  for (std::int64_t i = 0; i < std::ssize(slots_); ++i) want(i);
+  start_wanted();
 }
 
-// Also from the mover's callbacks.
-void ChunkWindow::start(std::int64_t position) {
-  Slot& slot = slot_at(position);
-  {
-    const std::lock_guard lock(mutex_);
-    slot.position = position;
-    slot.here = false;
-    ++in_flight_;
+void ChunkWindow::want(std::int64_t position) {
+  const std::lock_guard lock(mutex_);
+  slot_at(position).wanted = position;
+}
+
+// Writes end in any order: with fewer than twice as many chunks as slots, the chunk that a slot
+// wants may still be leaving another one, whose callback then comes here again. Also from the
+// mover's callbacks.
+void ChunkWindow::start_wanted() {
+  while (Slot* const slot = next_to_start()) {
+    mover_.arrive(chunk_at(slot->position), slot->memory,
+                  [this, slot](const std::optional<Error>& error) {
+                    const std::lock_guard lock(mutex_);
+                    if (error && !failure_) failure_ = error;
+                    slot->here = !error;
+                    --in_flight_;
+                    changed_.notify_all();
+                  });
   }
-  mover_.arrive(chunk_at(position), slot.memory, [this, &slot](const std::optional<Error>& error) {
-    const std::lock_guard lock(mutex_);
-    if (error && !failure_) failure_ = error;
-    slot.here = !error;
-    --in_flight_;
-    changed_.notify_all();
-  });
+}
+
+/// The slot with the lowest position that can come now, which is in flight then; or null.
+ChunkWindow::Slot* ChunkWindow::next_to_start() {
+  const std::lock_guard lock(mutex_);
+  if (failure_ || draining_) return nullptr;
+  Slot* first = nullptr;
+  for (Slot& slot : slots_) {
+    if (slot.wanted < 0 || (first != nullptr && first->wanted < slot.wanted)) continue;
+    if (mover_.state(chunk_at(slot.wanted)) == ChunkState::kAway) first = &slot;
+  }
+  if (first == nullptr) return nullptr;
+  first->position = std::exchange(first->wanted, -1);
+  first->here = false;
+  ++in_flight_;
+  return first;
 }
 
 // With mutex_ held.

@@ -42,12 +42,15 @@ class ChunkWindow {
     std::span<std::byte> memory;
     std::int64_t position = -1;
     bool here = false;
+    std::int64_t wanted = -1;  ///< the position that comes as soon as its chunk is away
   };
 
   int chunk_at(std::int64_t position) const;
   Slot& slot_at(std::int64_t position);
   void fill();
-  void start(std::int64_t position);
+  void want(std::int64_t position);
+  void start_wanted();
+  Slot* next_to_start();
   void require_well() const;
 
   Mover& mover_;

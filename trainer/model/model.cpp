@@ -73,7 +73,8 @@ Keep keep_of(const RecomputeConfig& recompute, int layer) {
 void require_device(const ModelConfig& config, Device device) {
   if (device == Device::kCpu) return;
   const auto refuse = [](const std::string& what) {
-    fail(ErrorKind::kUsage, what + "; set train.device: cpu, or use other layers");
+    fail(ErrorKind::kUsage,
+         what + "; set train.device: cpu (k25 plan: --gpu cpu), or use other layers");
   };
   for (std::int64_t i = 0; i < config.layers; ++i) {
     if (config.kind(i).feed_forward != FeedForwardKind::kMoe) continue;

@@ -244,10 +244,10 @@ std::string report_traffic(const PlanReport& report) {
               [&](const CardPlan& plan) { return amount(of(plan.work), unit); });
     }
   };
-  add_row(table, report, "gathers of a unit",
+  add_row(table, report, "gathers, of all units",
           [](const CardPlan& plan) { return std::to_string(plan.work.traffic.gathers); });
   bytes("  over the wire", [](const StepWork& w) { return w.traffic.gather_wire; });
-  add_row(table, report, "reductions of a unit",
+  add_row(table, report, "reductions, of all units",
           [](const CardPlan& plan) { return std::to_string(plan.work.traffic.reductions); });
   bytes("  over the wire", [](const StepWork& w) { return w.traffic.reduce_wire; });
   const auto offloads = [](const CardPlan& plan) { return plan.zero.offload.any(); };

@@ -26,14 +26,25 @@ void compare(const std::string& key, const std::string& was, const std::string& 
   if (was != now) changes.push_back({key, was, now});
 }
 
-std::string pattern_text(const ModelConfig& model) {
-  std::string text;  // of every layer, so that a pattern written twice is the same one
-  for (std::int64_t i = 0; i < model.layers; ++i) {
-    const LayerPattern p = model.kind(i);
-    text += fmt::format("{}{}/{}", i == 0 ? "" : " ", static_cast<int>(p.mixer),
-                        static_cast<int>(p.feed_forward));
+std::string kind_text(const LayerPattern& kind) {
+  const char* mixer = kind.mixer == MixerKind::kGqa   ? "gqa"
+                      : kind.mixer == MixerKind::kKda ? "kda"
+                                                      : "mla";
+  const char* feed_forward = kind.feed_forward == FeedForwardKind::kSwiglu ? "swiglu" : "moe";
+  return fmt::format("{}/{}", mixer, feed_forward);
+}
+
+/// The first layer of another kind, so that a pattern written in other words is the same one.
+void pattern_change(const ModelConfig& was, const ModelConfig& now, std::vector<Change>& layout) {
+  for (std::int64_t i = 0; i < std::min(was.layers, now.layers); ++i) {
+    const std::string before = kind_text(was.kind(i)), after = kind_text(now.kind(i));
+    if (before == after) continue;
+    layout.push_back({fmt::format("layer {} (model.pattern, model.last_layer, "
+                                  "model.moe.first_dense_layers)",
+                                  i + 1),
+                      before, after});
+    return;
   }
-  return text;
 }
 
 std::string value_or_absent(const std::map<std::string, std::string>& keys,
@@ -44,6 +55,13 @@ std::string value_or_absent(const std::map<std::string, std::string>& keys,
 
 void number(const char* key, auto before, auto now, std::vector<Change>& changes) {
   compare(key, fmt::format("{}", before), fmt::format("{}", now), changes);
+}
+
+/// 0 is what the config calls null.
+void number_or_null(const char* key, std::int64_t before, std::int64_t now,
+                    std::vector<Change>& changes) {
+  const auto text = [](std::int64_t n) { return n == 0 ? "null" : std::to_string(n); };
+  compare(key, text(before), text(now), changes);
 }
 
 void kda_changes(const ModelConfig& was, const ModelConfig& now, std::vector<Change>& layout,
@@ -72,7 +90,7 @@ void mla_changes(const ModelConfig& was, const ModelConfig& now, std::vector<Cha
   if (!was.has(MixerKind::kMla) || !now.has(MixerKind::kMla)) return;
   const MlaConfig &a = was.mla, &b = now.mla;
   number("model.mla.kv_rank", a.kv_rank, b.kv_rank, layout);
-  number("model.mla.q_rank", a.q_rank, b.q_rank, layout);
+  number_or_null("model.mla.q_rank", a.q_rank, b.q_rank, layout);
   number("model.mla.nope_head_dim", a.nope_dim, b.nope_dim, layout);
   number("model.mla.rope_head_dim", a.rope_dim, b.rope_dim, layout);
   number("model.mla.value_head_dim", a.value_dim, b.value_dim, layout);
@@ -92,7 +110,7 @@ void moe_changes(const ModelConfig& was, const ModelConfig& now, std::vector<Cha
   number("model.moe.experts", a.experts, b.experts, layout);
   number("model.moe.ffn", a.ffn, b.ffn, layout);
   number("model.moe.shared_experts", a.shared_experts, b.shared_experts, layout);
-  number("model.moe.latent", a.latent, b.latent, layout);
+  number_or_null("model.moe.latent", a.latent, b.latent, layout);
   number("model.moe.per_token", a.per_token, b.per_token, constants);
   number("model.moe.groups", a.groups, b.groups, constants);
   number("model.moe.top_groups", a.top_groups, b.top_groups, constants);
@@ -108,8 +126,7 @@ struct FunctionChanges {
   std::vector<Change> layout, constants;
 };
 
-FunctionChanges function_changes(const ModelConfig& was, const std::string& saved_config,
-                                 const ModelConfig& model) {
+FunctionChanges function_changes(const ModelConfig& was, const ModelConfig& model) {
   FunctionChanges found;
   number("model.rope_theta", was.rope_theta, model.rope_theta, found.constants);
   number("model.norm_eps", was.norm_eps, model.norm_eps, found.constants);
@@ -121,10 +138,7 @@ FunctionChanges function_changes(const ModelConfig& was, const std::string& save
   kda_changes(was, model, found.layout, found.constants);
   mla_changes(was, model, found.layout, found.constants);
   moe_changes(was, model, found.layout, found.constants);
-  if (was.layers == model.layers && pattern_text(was) != pattern_text(model)) {
-    const auto before = keys_of(saved_config);
-    found.layout.push_back({"model.pattern", value_or_absent(before, "model.pattern"), "another"});
-  }
+  if (was.layers == model.layers) pattern_change(was, model, found.layout);
   return found;
 }
 
@@ -187,7 +201,7 @@ std::map<std::string, std::string> keys_of(const std::string& resolved) {
 
 void require_same_function(const CheckpointInfo& saved, const ModelConfig& model) {
   const ModelConfig was = stored_config(saved).config.model;
-  const FunctionChanges found = function_changes(was, saved.config, model);
+  const FunctionChanges found = function_changes(was, model);
   std::vector<Change> changes = found.constants;
   changes.insert(changes.end(), found.layout.begin(), found.layout.end());
   if (changes.empty()) return;
@@ -202,7 +216,7 @@ void require_same_function(const CheckpointInfo& saved, const ModelConfig& model
 void require_same_layout(const CheckpointInfo& saved, const ModelConfig& model,
                          std::vector<std::string>& warnings) {
   const ModelConfig was = stored_config(saved).config.model;
-  const FunctionChanges found = function_changes(was, saved.config, model);
+  const FunctionChanges found = function_changes(was, model);
   if (!found.layout.empty()) {
     refuse(saved, found.layout,
            "with these values its weights mean something else; set the "

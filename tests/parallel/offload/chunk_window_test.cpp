@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -56,7 +57,49 @@ TEST_P(Passes, EveryChunkComesInOrderAndKeepsWhatWasWritten) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, Passes,
                          testing::Values(std::tuple{7, 2}, std::tuple{7, 3}, std::tuple{6, 3},
-                                         std::tuple{4, 4}, std::tuple{2, 4}, std::tuple{1, 2}));
+                                         std::tuple{5, 3}, std::tuple{5, 4}, std::tuple{6, 4},
+                                         std::tuple{7, 4}, std::tuple{4, 4}, std::tuple{2, 4},
+                                         std::tuple{1, 2}));
+
+// Three chunks through two slots: the third write ends before the one of the chunk that its slot
+// wants next.
+TEST(ChunkWindow, AChunkThatIsStillLeavingIsWaitedFor) {
+  HeldTier tier(12);
+  Mover mover(tier, Bytes{4}, 3);
+  std::vector<std::byte> memory(8);
+  ChunkWindow window(mover, {std::span(memory).first(4), std::span(memory).last(4)});
+  using Log = std::vector<std::string>;
+  const auto step = [&](int value) {
+    const std::span<std::byte> bytes = window.take();
+    std::fill(bytes.begin(), bytes.end(), std::byte(value));
+    window.release(Change::kWritten);
+  };
+  // Its call starts the reads, which take() then waits for: they end on another thread.
+  std::thread disk([&] {
+    while (tier.calls.size() < 2) std::this_thread::yield();
+    tier.end_one();
+    tier.end_one();
+  });
+  window.take();
+  disk.join();
+  std::fill(memory.begin(), memory.begin() + 4, std::byte(10));
+  window.release(Change::kWritten);
+  step(11);
+  EXPECT_EQ(tier.log, (Log{"read 0", "read 4", "write 0", "write 4"}));
+  tier.end_one({}, 1);  // chunk 1 is away; its slot wants chunk 0, which is still leaving
+  EXPECT_EQ(tier.log, (Log{"read 0", "read 4", "write 0", "write 4"}));
+  EXPECT_EQ(mover.state(0), ChunkState::kLeaving);
+  tier.end_one();  // chunk 0 is away: both slots go on, in order
+  EXPECT_EQ(tier.log, (Log{"read 0", "read 4", "write 0", "write 4", "read 8", "read 0"}));
+  tier.end_one();
+  tier.end_one();
+  window.take();
+  window.release(Change::kNone);
+  EXPECT_EQ(window.take().front(), std::byte(10));
+  window.release(Change::kNone);
+  while (!tier.calls.empty()) tier.end_one();
+  window.drain();
+}
 
 struct Quick {
   HeldTier tier{12, HeldTier::Mode::kAtOnce};

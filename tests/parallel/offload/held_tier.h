@@ -28,10 +28,10 @@ class HeldTier final : public Tier {
     add({from.data(), content.data() + offset.n, from.size(), std::move(done)});
   }
 
-  /// Ends the oldest call.
-  void end_one(const std::optional<Error>& error = {}) {
-    Call call = std::move(calls.front());
-    calls.pop_front();
+  /// Ends the oldest call, or that many behind it.
+  void end_one(const std::optional<Error>& error = {}, std::ptrdiff_t behind = 0) {
+    Call call = std::move(calls[static_cast<std::size_t>(behind)]);
+    calls.erase(calls.begin() + behind);
     if (!error) std::copy_n(call.from, call.size, call.to);
     call.done(error);
   }

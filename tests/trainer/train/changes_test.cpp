@@ -93,10 +93,15 @@ TEST(Function, SoAreThoseOfKdaLatentAttentionAndExperts) {
        "model.kda.gate is softplus there and lower_bound in the config"},
       {"model.kda.beta=2", "model.kda.beta is 1 there and 2 in the config"},
       {"model.moe.per_token=2", "model.moe.per_token is 1 there and 2 in the config"},
-      {"model.moe.latent=8", "model.moe.latent is 0 there and 8 in the config"},
+      {"model.moe.latent=8", "model.moe.latent is null there and 8 in the config"},
       {"model.moe.renormalize=false",
        "model.moe.renormalize is true there and false in the config"},
-      {"model.last_layer=gqa/moe", "model.pattern is [kda/moe] there and another in the config"}};
+      {"model.last_layer=gqa/moe",
+       "layer 8 (model.pattern, model.last_layer, model.moe.first_dense_layers) is kda/moe there "
+       "and gqa/moe in the config"},
+      {"model.moe.first_dense_layers=1",
+       "layer 1 (model.pattern, model.last_layer, model.moe.first_dense_layers) is kda/moe there "
+       "and kda/swiglu in the config"}};
   EXPECT_EQ(refused(base, base), "");
   for (const auto& [change, words] : cases) {
     std::vector<std::string> changed = base;
@@ -108,7 +113,7 @@ TEST(Function, SoAreThoseOfKdaLatentAttentionAndExperts) {
                                            "model.mla={kv_rank: 8, rope_head_dim: 4}"};
   const std::pair<const char*, std::string> of_mla[] = {
       {"model.mla.kv_rank=9", "model.mla.kv_rank is 8 there and 9 in the config"},
-      {"model.mla.q_rank=9", "model.mla.q_rank is 0 there and 9 in the config"},
+      {"model.mla.q_rank=9", "model.mla.q_rank is null there and 9 in the config"},
       {"model.mla.nope_head_dim=9", "model.mla.nope_head_dim is 16 there and 9 in the config"},
       {"model.mla.rope_head_dim=6", "model.mla.rope_head_dim is 4 there and 6 in the config"},
       {"model.mla.value_head_dim=9", "model.mla.value_head_dim is 16 there and 9 in the config"},
