@@ -238,15 +238,15 @@ class NoSpace(TrainTest):
         self.assert_ok(self.train(self.WIDE))
 
     def test_metrics(self):
-        # Lines of steps 1 to 3 fit. No checkpoint fits, and none is due.
+        # config.yaml fits, and lines of the first steps. No checkpoint fits, and none is due.
         result = self.train({"train.steps": 40, "log.tensorboard": False, "data.validation": None},
-                            file_limit=2048)
+                            file_limit=6144)
         self.assert_error(result, 4, "metrics.jsonl", "File too large")
 
     def test_metrics_of_a_job(self):
         path = self.write_config({"train.steps": 40, "log.tensorboard": False, "data.validation": None,
                                   "train.batch": 12})
-        result = self.run_unlike([(1, [], ["prlimit", "--fsize=2048", "--"], ["train", path]),
+        result = self.run_unlike([(1, [], ["prlimit", "--fsize=6144", "--"], ["train", path]),
                                   (2, [], [], ["train", path])], env=NO_SHARED_MEMORY)
         self.assert_error(result, 4, "metrics.jsonl", "File too large")
 
