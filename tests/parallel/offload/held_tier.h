@@ -1,5 +1,5 @@
 #pragma once
-// A tier in memory that moves nothing until the test says so, or everything at once.
+// A tier in memory that moves nothing until the test says so, or everything or all reads at once.
 
 #include <algorithm>
 #include <deque>
@@ -13,7 +13,7 @@ namespace k25::parallel {
 
 class HeldTier final : public Tier {
  public:
-  enum class Mode : std::uint8_t { kHeld, kAtOnce };
+  enum class Mode : std::uint8_t { kHeld, kAtOnce, kWritesHeld };
   explicit HeldTier(std::int64_t bytes, Mode mode = Mode::kHeld)
       : content(static_cast<std::size_t>(bytes)), mode_(mode) {}
 
@@ -49,10 +49,12 @@ class HeldTier final : public Tier {
  private:
   void add(Call call) {
     calls.push_back(std::move(call));
-    if (mode_ == Mode::kHeld) return;
+    const bool write = log.back().starts_with("write");
+    if (mode_ == Mode::kHeld || (mode_ == Mode::kWritesHeld && write)) return;
     const bool broken = log.back() == fails;
-    end_one(broken ? std::optional(Error(ErrorKind::kCheckpoint, "the disk is broken"))
-                   : std::nullopt);
+    end_one(
+        broken ? std::optional(Error(ErrorKind::kCheckpoint, "the disk is broken")) : std::nullopt,
+        std::ssize(calls) - 1);
   }
 
   Mode mode_;
