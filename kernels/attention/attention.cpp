@@ -10,6 +10,7 @@
 #include "kernels/core/buffer.h"
 #include "kernels/core/device.h"
 #include "kernels/core/operand.h"
+#include "kernels/core/work_cut.h"
 
 namespace k25::kernels {
 namespace {
@@ -17,21 +18,13 @@ namespace {
 constexpr std::int64_t kTile = 64;  // scores of one tile (16 KiB in fp32) stay in the first cache
 constexpr std::int64_t kMaxSlots = 32;  // pieces of the work, each with scratch of its own
 
-/// How the batch x kv_heads units are cut; depends on the plan alone.
-struct Cut {
-  std::int64_t units = 0, grain = 1, slots = 0, slot_bytes = 0;
-};
-
-Cut cut_of(const AttentionDesc& d) {
-  Cut cut;
-  cut.units = d.batch * d.kv_heads;
-  cut.grain = std::max<std::int64_t>(1, (cut.units + kMaxSlots - 1) / kMaxSlots);
-  cut.slots = (cut.units + cut.grain - 1) / cut.grain;
+/// How the batch x kv_heads units are cut.
+WorkCut cut_of(const AttentionDesc& d) {
   const std::int64_t elements =
       attention_scratch_elements(d.tokens, align_up(d.head_dim, kAttentionPad),
                                  align_up(d.value_dim, kAttentionPad), kTile, kTile);
-  cut.slot_bytes = align_up(elements * dtype_bytes(accumulator_dtype(d.dtype)));
-  return cut;
+  return cut_work(d.batch * d.kv_heads, kMaxSlots,
+                  elements * dtype_bytes(accumulator_dtype(d.dtype)));
 }
 
 /// Borders of all sequences, which are shaped right already.
@@ -116,19 +109,17 @@ void check_inputs(const AttentionDesc& d, const In& in) {
 template <class T, class A>
 struct Call {
   AttentionArgs<T, A> args;
-  Cut cut;
+  WorkCut cut;
   CpuIsa isa;
-  char* scratch;
+  void* scratch;
 
-  A* slot(std::int64_t begin) const {
-    return reinterpret_cast<A*>(scratch + begin / cut.grain * cut.slot_bytes);
-  }
+  A* slot(std::int64_t begin) const { return cut.slot<A>(scratch, begin); }
 };
 
 template <class T, class A>
 void forward_typed(Context& ctx, const AttentionDesc& d, const AttentionForwardIn& in,
                    const AttentionForwardOut& out, Workspace workspace) {
-  Call<T, A> call{common_args<T, A>(d, in), cut_of(d), ctx.isa, static_cast<char*>(workspace.data)};
+  Call<T, A> call{common_args<T, A>(d, in), cut_of(d), ctx.isa, workspace.data};
   AttentionArgs<T, A>& args = call.args;
   args.out = heads_view<T>(out.out_BTHV);
   args.lse = out.lse_BHT.data<A>();
@@ -143,7 +134,7 @@ void forward_typed(Context& ctx, const AttentionDesc& d, const AttentionForwardI
 template <class T, class A>
 void backward_typed(Context& ctx, const AttentionDesc& d, const AttentionBackwardIn& in,
                     const AttentionBackwardOut& out, Workspace workspace) {
-  Call<T, A> call{common_args<T, A>(d, in), cut_of(d), ctx.isa, static_cast<char*>(workspace.data)};
+  Call<T, A> call{common_args<T, A>(d, in), cut_of(d), ctx.isa, workspace.data};
   AttentionArgs<T, A>& args = call.args;
   args.lse = const_cast<A*>(in.lse_BHT.data<A>());
   args.lse_batch_stride = in.lse_BHT.stride(0);
@@ -208,8 +199,7 @@ AttentionPlan attention_plan(const AttentionDesc& desc) {
     check_cuda(d);
     if (d.batch * d.tokens > 0) plan.workspace_bytes = attention_workspace_cuda(d);
   } else {
-    const Cut cut = cut_of(d);
-    plan.workspace_bytes = Bytes{d.tokens > 0 ? cut.slots * cut.slot_bytes : 0};
+    plan.workspace_bytes = d.tokens > 0 ? cut_of(d).bytes() : Bytes{};
   }
   const std::int64_t rows = d.batch * d.tokens * d.heads;
   plan.saved_bytes = Bytes{rows * d.value_dim * dtype_bytes(d.dtype) +

@@ -9,6 +9,7 @@
 #include "kernels/attention/awa_cpu.h"
 #include "kernels/core/buffer.h"
 #include "kernels/core/operand.h"
+#include "kernels/core/work_cut.h"
 
 namespace k25::kernels {
 namespace {
@@ -27,20 +28,12 @@ AwaSizes sizes_of(const AwaDesc& d) {
           d.query_tile};
 }
 
-/// How the batch x kv_heads units are cut; depends on the plan alone.
-struct Cut {
-  std::int64_t units = 0, grain = 1, slots = 0, slot_bytes = 0;
-};
-
-Cut cut_of(const AwaDesc& d) {
-  Cut cut;
-  cut.units = d.batch * d.kv_heads;
-  cut.grain = std::max<std::int64_t>(1, (cut.units + kMaxSlots - 1) / kMaxSlots);
-  cut.slots = (cut.units + cut.grain - 1) / cut.grain;
+/// How the batch x kv_heads units are cut.
+WorkCut cut_of(const AwaDesc& d) {
   const AwaSizes sizes = sizes_of(d);
-  cut.slot_bytes = align_up((awa_tile_elements(sizes) + awa_sum_elements(sizes)) *
-                            dtype_bytes(accumulator_dtype(d.dtype)));
-  return cut;
+  const std::int64_t elements = awa_tile_elements(sizes) + awa_sum_elements(sizes);
+  return cut_work(d.batch * d.kv_heads, kMaxSlots,
+                  elements * dtype_bytes(accumulator_dtype(d.dtype)));
 }
 
 void check_summary_ends(const AwaDesc& d, const ConstTensor& ends) {
@@ -94,12 +87,12 @@ RowsOfInt rows_of(const ConstTensor& t) {
 template <class T, class A>
 struct Call {
   AwaArgs<T, A> args;
-  Cut cut;
+  WorkCut cut;
   CpuIsa isa;
-  char* scratch;
+  void* scratch;
 
   Call(Context& ctx, const AwaDesc& d, const ConstTensor& q, const AwaKeys& in, Workspace workspace)
-      : cut(cut_of(d)), isa(ctx.isa), scratch(static_cast<char*>(workspace.data)) {
+      : cut(cut_of(d)), isa(ctx.isa), scratch(workspace.data) {
     args.tokens = d.tokens;
     args.heads = d.heads;
     args.kv_heads = d.kv_heads;
@@ -122,9 +115,7 @@ struct Call {
     args.appendix = rows_of(in.appendix_BT);
     args.summary_end = rows_of(in.summary_end_BS);
   }
-  A* slot(std::int64_t begin) const {
-    return reinterpret_cast<A*>(scratch + begin / cut.grain * cut.slot_bytes);
-  }
+  A* slot(std::int64_t begin) const { return cut.slot<A>(scratch, begin); }
 };
 
 template <class T, class A>
@@ -196,8 +187,7 @@ AwaPlan awa_plan(const AwaDesc& desc) {
   const std::int64_t rows = d.batch * d.tokens * d.heads;
   const std::int64_t element = dtype_bytes(accumulator_dtype(d.dtype));
   if (d.batch * d.tokens > 0) {
-    const Cut cut = cut_of(d);
-    plan.workspace_bytes = Bytes{cut.slots * cut.slot_bytes};
+    plan.workspace_bytes = cut_of(d).bytes();
     plan.tile_bytes = Bytes{awa_tile_elements(sizes_of(d)) * element};
   }
   plan.saved_bytes = Bytes{rows * d.value_dim * dtype_bytes(d.dtype) + rows * element};

@@ -214,33 +214,37 @@ void hide(const AwaArgs<T, A>& x, const Document& d, const QueryTile& t, const M
   }
 }
 
+/// `visit(row, key, weight)` for the pairs with a weight.
+template <class A, class Visit>
+[[gnu::always_inline]] inline void for_each_weight(const A* p, std::int64_t rows, std::int64_t keys,
+                                                   const Visit& visit) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t j = 0; j < keys; ++j) {
+      if (p[r * kTile + j] != A(0)) visit(r, j, p[r * kTile + j]);
+    }
+  }
+}
+/// c += weight b, rows of `padded_dim` elements.
+template <class A>
+[[gnu::always_inline]] inline void add_row(A weight, const A* b, A* c, std::int64_t padded_dim) {
+  for (std::int64_t e = 0; e < padded_dim; ++e) c[e] += weight * b[e];
+}
+
 /// c_r += sum_j p_rj b_j over the pairs with a weight.
 template <class A>
 void visible_rows(const A* p, const A* b, A* c, std::int64_t padded_dim, std::int64_t rows,
                   std::int64_t keys) {
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t j = 0; j < keys; ++j) {
-      const A weight = p[r * kTile + j];
-      if (weight == A(0)) continue;
-      for (std::int64_t e = 0; e < padded_dim; ++e) {
-        c[r * padded_dim + e] += weight * b[j * padded_dim + e];
-      }
-    }
-  }
+  for_each_weight(p, rows, keys, [=](std::int64_t r, std::int64_t j, A weight) {
+    add_row(weight, b + j * padded_dim, c + r * padded_dim, padded_dim);
+  });
 }
 /// c_j += sum_r p_rj b_r over the pairs with a weight.
 template <class A>
 void visible_columns(const A* p, const A* b, A* c, std::int64_t padded_dim, std::int64_t rows,
                      std::int64_t keys) {
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t j = 0; j < keys; ++j) {
-      const A weight = p[r * kTile + j];
-      if (weight == A(0)) continue;
-      for (std::int64_t e = 0; e < padded_dim; ++e) {
-        c[j * padded_dim + e] += weight * b[r * padded_dim + e];
-      }
-    }
-  }
+  for_each_weight(p, rows, keys, [=](std::int64_t r, std::int64_t j, A weight) {
+    add_row(weight, b + r * padded_dim, c + j * padded_dim, padded_dim);
+  });
 }
 
 // ---- softmax --------------------------------------------------------------------------------

@@ -7,6 +7,7 @@
 
 #include "kernels/core/buffer.h"
 #include "kernels/core/operand.h"
+#include "kernels/core/work_cut.h"
 #include "kernels/kda/kda_cpu.h"
 #include "kernels/kda/kda_cuda.h"
 #include "kernels/kda/kda_operands.h"
@@ -37,21 +38,10 @@ KdaSizes sizes_of(const KdaDesc& d) {
   return s;
 }
 
-/// How the sequence x key head units are cut; depends on the plan alone.
-struct Cut {
-  std::int64_t units = 0, grain = 1, slots = 0;
-};
-
-Cut cut_of(const KdaDesc& d) {
-  Cut cut;
-  cut.units = sequences_of(d) * d.heads;
-  cut.grain = std::max<std::int64_t>(1, (cut.units + kMaxSlots - 1) / kMaxSlots);
-  cut.slots = (cut.units + cut.grain - 1) / cut.grain;
-  return cut;
-}
-
-std::int64_t slot_bytes(const KdaDesc& d, std::int64_t elements) {
-  return align_up(elements * dtype_bytes(accumulator_dtype(d.dtype)));
+/// How the sequence x key head units are cut, with scratch for that many elements.
+WorkCut cut_of(const KdaDesc& d, std::int64_t elements) {
+  return cut_work(sequences_of(d) * d.heads, kMaxSlots,
+                  elements * dtype_bytes(accumulator_dtype(d.dtype)));
 }
 
 // ---- checkpoints ----------------------------------------------------------------------------
@@ -138,14 +128,11 @@ void check_saved(const KdaPlan& plan, const ConstTensor& saved) {
 template <class T, class A>
 struct Call {
   KdaArgs<T, A> args;
-  Cut cut;
+  WorkCut cut;
   CpuIsa isa;
-  char* scratch;
-  std::int64_t scratch_bytes;  ///< of a slot
+  void* scratch;
 
-  A* slot(std::int64_t begin) const {
-    return reinterpret_cast<A*>(scratch + begin / cut.grain * scratch_bytes);
-  }
+  A* slot(std::int64_t begin) const { return cut.slot<A>(scratch, begin); }
 };
 
 template <class T, class A, class In>
@@ -168,8 +155,8 @@ KdaArgs<T, A> common_args(const KdaDesc& d, const In& in) {
 template <class T, class A>
 void forward_typed(Context& ctx, const KdaDesc& d, const KdaForwardIn& in, const KdaForwardOut& out,
                    Workspace workspace) {
-  Call<T, A> call{common_args<T, A>(d, in), cut_of(d), ctx.isa, static_cast<char*>(workspace.data),
-                  slot_bytes(d, kda_forward_scratch(sizes_of(d)))};
+  Call<T, A> call{common_args<T, A>(d, in), cut_of(d, kda_forward_scratch(sizes_of(d))), ctx.isa,
+                  workspace.data};
   KdaArgs<T, A>& args = call.args;
   if (d.batch * d.tokens > 0) args.out = kda_heads<T>(out.out_BTMV);
   args.final = kda_states<A>(out.final_state_SMKV);
@@ -211,8 +198,8 @@ void backward_on_gpu(Context& ctx, const KdaDesc& d, KdaArgs<T, float> args, Wor
 template <class T, class A>
 void backward_typed(Context& ctx, const KdaDesc& d, const KdaBackwardIn& in,
                     const KdaBackwardOut& out, Workspace workspace) {
-  Call<T, A> call{common_args<T, A>(d, in), cut_of(d), ctx.isa, static_cast<char*>(workspace.data),
-                  slot_bytes(d, kda_backward_scratch(sizes_of(d)))};
+  Call<T, A> call{common_args<T, A>(d, in), cut_of(d, kda_backward_scratch(sizes_of(d))), ctx.isa,
+                  workspace.data};
   KdaArgs<T, A>& args = call.args;
   if (d.batch * d.tokens > 0) {
     args.dout = kda_heads<T>(in.dout_BTMV);
@@ -279,9 +266,8 @@ KdaPlan kda_plan(const KdaDesc& desc) {
   KdaDesc& d = plan.desc = desc;
   if (d.scale == 0) d.scale = 1.0 / std::sqrt(static_cast<double>(d.key_dim));
   const KdaSizes s = sizes_of(d);
-  const std::int64_t slots = cut_of(d).slots;
-  plan.forward_workspace_bytes = Bytes{slots * slot_bytes(d, kda_forward_scratch(s))};
-  plan.backward_workspace_bytes = Bytes{slots * slot_bytes(d, kda_backward_scratch(s))};
+  plan.forward_workspace_bytes = cut_of(d, kda_forward_scratch(s)).bytes();
+  plan.backward_workspace_bytes = cut_of(d, kda_backward_scratch(s)).bytes();
   if (d.device == Device::kCuda) plan_for_gpu(s, plan);
   plan.workspace_bytes =
       Bytes{std::max(plan.forward_workspace_bytes.n, plan.backward_workspace_bytes.n)};

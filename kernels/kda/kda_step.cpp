@@ -7,6 +7,7 @@
 
 #include "kernels/core/buffer.h"
 #include "kernels/core/operand.h"
+#include "kernels/core/work_cut.h"
 #include "kernels/kda/kda_cuda.h"
 #include "kernels/kda/kda_operands.h"
 #include "kernels/kda/kda_step_cpu.h"
@@ -18,18 +19,11 @@ namespace {
 constexpr std::int64_t kMaxSlots = 32;  // pieces of the work, each with scratch of its own
 constexpr std::string_view kOp = "kda_step";
 
-struct Cut {
-  std::int64_t units = 0, grain = 1, slots = 0, slot_bytes = 0;
-};
-
-Cut cut_of(const KdaStepDesc& d) {
-  Cut cut;
-  cut.units = d.sequences * d.value_heads;
-  cut.grain = std::max<std::int64_t>(1, (cut.units + kMaxSlots - 1) / kMaxSlots);
-  cut.slots = (cut.units + cut.grain - 1) / cut.grain;
-  cut.slot_bytes =
-      align_up(kda_step_scratch(d.key_dim, d.value_dim) * dtype_bytes(accumulator_dtype(d.dtype)));
-  return cut;
+/// How the sequence x value head units are cut.
+WorkCut cut_of(const KdaStepDesc& d) {
+  return cut_work(
+      d.sequences * d.value_heads, kMaxSlots,
+      kda_step_scratch(d.key_dim, d.value_dim) * dtype_bytes(accumulator_dtype(d.dtype)));
 }
 
 void check_tokens(const KdaStepDesc& d, const char* name, const ConstTensor& t, DType dtype,
@@ -71,18 +65,16 @@ void check_accepted(const KdaStepDesc& d, const ConstTensor& t) {
 template <class T, class A>
 struct Call {
   KdaStepArgs<T, A> args;
-  Cut cut;
+  WorkCut cut;
   CpuIsa isa;
-  char* scratch;
+  void* scratch;
 
-  A* slot(std::int64_t begin) const {
-    return reinterpret_cast<A*>(scratch + begin / cut.grain * cut.slot_bytes);
-  }
+  A* slot(std::int64_t begin) const { return cut.slot<A>(scratch, begin); }
 };
 
 template <class T, class A>
 Call<T, A> call_of(const Context& ctx, const KdaStepDesc& d, Workspace workspace) {
-  Call<T, A> call{{}, cut_of(d), ctx.isa, static_cast<char*>(workspace.data)};
+  Call<T, A> call{{}, cut_of(d), ctx.isa, workspace.data};
   KdaStepArgs<T, A>& args = call.args;
   args.tokens = d.tokens;
   args.heads = d.heads;
@@ -179,8 +171,7 @@ KdaStepPlan kda_step_plan(const KdaStepDesc& desc) {
                   std::to_string(d.value_dim) + "; on the GPU each must be 64 or 128");
     return plan;
   }
-  const Cut cut = cut_of(d);
-  plan.workspace_bytes = Bytes{cut.slots * cut.slot_bytes};
+  plan.workspace_bytes = cut_of(d).bytes();
   return plan;
 }
 

@@ -37,6 +37,9 @@ struct LayerPattern {
   FeedForwardKind feed_forward = FeedForwardKind::kSwiglu;
 };
 
+/// As model.pattern names it: "kda/moe".
+std::string layer_name(const LayerPattern& kind);
+
 /// Kimi Delta Attention (trainer/model/kda.h).
 struct KdaConfig {
   std::int64_t heads = 0;      ///< resolved: model.heads when null

@@ -13,17 +13,30 @@ constexpr const char* kKnownKinds = "known mixers: gqa, kda, mla; known feed-for
 constexpr std::pair<const char*, MixerKind> kMixers[] = {
     {"gqa", MixerKind::kGqa}, {"kda", MixerKind::kKda}, {"mla", MixerKind::kMla}};
 
+constexpr std::pair<const char*, FeedForwardKind> kFeedForwards[] = {
+    {"swiglu", FeedForwardKind::kSwiglu}, {"moe", FeedForwardKind::kMoe}};
+
+template <class Table>
+const auto* find_name(const Table& table, const std::string& name) {
+  return std::find_if(std::begin(table), std::end(table),
+                      [&](const auto& entry) { return name == entry.first; });
+}
+template <class Table, class Kind>
+const char* name_of(const Table& table, Kind kind) {
+  return std::find_if(std::begin(table), std::end(table),
+                      [&](const auto& entry) { return kind == entry.second; })
+      ->first;
+}
+
 /// Whether `name` is MIXER/FEED-FORWARD.
 bool read_kind(const std::string& name, LayerPattern& kind) {
   const std::size_t slash = name.find('/');
   if (slash == std::string::npos) return false;
   const std::string mixer = name.substr(0, slash), feed_forward = name.substr(slash + 1);
-  const auto* const known = std::find_if(std::begin(kMixers), std::end(kMixers),
-                                         [&](const auto& m) { return mixer == m.first; });
-  if (known == std::end(kMixers)) return false;
-  if (feed_forward != "swiglu" && feed_forward != "moe") return false;
-  kind.mixer = known->second;
-  kind.feed_forward = feed_forward == "swiglu" ? FeedForwardKind::kSwiglu : FeedForwardKind::kMoe;
+  const auto* const known = find_name(kMixers, mixer);
+  const auto* const behind = find_name(kFeedForwards, feed_forward);
+  if (known == std::end(kMixers) || behind == std::end(kFeedForwards)) return false;
+  kind = {known->second, behind->second};
   return true;
 }
 
@@ -59,6 +72,11 @@ Mismatch read_last_layer(const YamlNode& node, Config& c, std::string& canonical
 }
 
 }  // namespace
+
+std::string layer_name(const LayerPattern& kind) {
+  return fmt::format("{}/{}", name_of(kMixers, kind.mixer),
+                     name_of(kFeedForwards, kind.feed_forward));
+}
 
 std::vector<Key> model_keys() {
   return {

@@ -26,18 +26,10 @@ void compare(const std::string& key, const std::string& was, const std::string& 
   if (was != now) changes.push_back({key, was, now});
 }
 
-std::string kind_text(const LayerPattern& kind) {
-  const char* mixer = kind.mixer == MixerKind::kGqa   ? "gqa"
-                      : kind.mixer == MixerKind::kKda ? "kda"
-                                                      : "mla";
-  const char* feed_forward = kind.feed_forward == FeedForwardKind::kSwiglu ? "swiglu" : "moe";
-  return fmt::format("{}/{}", mixer, feed_forward);
-}
-
 /// The first layer of another kind, so that a pattern written in other words is the same one.
 void pattern_change(const ModelConfig& was, const ModelConfig& now, std::vector<Change>& layout) {
   for (std::int64_t i = 0; i < std::min(was.layers, now.layers); ++i) {
-    const std::string before = kind_text(was.kind(i)), after = kind_text(now.kind(i));
+    const std::string before = layer_name(was.kind(i)), after = layer_name(now.kind(i));
     if (before == after) continue;
     layout.push_back({fmt::format("layer {} (model.pattern, model.last_layer, "
                                   "model.moe.first_dense_layers)",

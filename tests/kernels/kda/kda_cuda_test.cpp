@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <limits>
 #include <string>
 #include <vector>
@@ -11,7 +10,6 @@ namespace {
 
 using op_test::throws_error;
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 /// Mostly weak, so that tokens far apart still meet, now and then strong.
@@ -49,26 +47,7 @@ TEST_F(KdaCudaTest, HeadDimensionsGroupsAndDTypes) {
 }
 
 TEST_F(KdaCudaTest, EveryStrengthOfTheGate) {
-  const std::vector<std::pair<const char*, Gate>> gates = {
-      {"0", constant_gate(0)},
-      {"-1e-3", constant_gate(-1e-3)},
-      {"-1", constant_gate(-1)},
-      {"-5", constant_gate(-5)},
-      {"-30", constant_gate(-30)},
-      {"-1000", constant_gate(-1000)},
-      {"-inf", constant_gate(-kInfinity)},
-      {"(-8, 0)", [](std::int64_t, double u) { return -8 * u; }},
-      {"any of them",
-       [](std::int64_t, double u) {
-         constexpr double kAll[] = {0, -1e-3, -1, -5, -30, -1000};
-         return kAll[std::min(5, static_cast<int>(u * 6))];
-       }},
-      {"tiny, at every 21st token huge",
-       [](std::int64_t t, double u) { return t % 21 == 20 ? -1000.0 : -1e-3 * u; }},
-      {"huge, at every 21st token tiny",
-       [](std::int64_t t, double u) { return t % 21 == 20 ? -1e-3 * u : -1000.0; }},
-  };
-  for (const auto& [name, gate] : gates) {
+  for (const auto& [name, gate] : gates()) {
     for (const std::int64_t tokens : {17, 130}) {
       SCOPED_TRACE(std::string(name) + ", tokens " + std::to_string(tokens));
       expect_right(desc_of({.tokens = tokens, .key_dim = 64, .value_dim = 64}, DType::kFloat32),

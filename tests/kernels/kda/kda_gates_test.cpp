@@ -20,36 +20,7 @@ using op_test::all_near;
 using op_test::for_each_isa;
 using op_test::make_context;
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
-struct NamedGate {
-  const char* name;
-  Gate gate;
-};
-
-/// Strengths from nothing to forgetting all, alone and next to each other.
-std::vector<NamedGate> gates() {
-  return {
-      {"0", constant_gate(0)},
-      {"-1e-3", constant_gate(-1e-3)},
-      {"-1", constant_gate(-1)},
-      {"-5", constant_gate(-5)},
-      {"-30", constant_gate(-30)},
-      {"-1000", constant_gate(-1000)},
-      {"-inf", constant_gate(-kInfinity)},
-      {"(-8, 0)", [](std::int64_t, double u) { return -8 * u; }},
-      {"any of them",
-       [](std::int64_t, double u) {
-         constexpr double kAll[] = {0, -1e-3, -1, -5, -30, -1000};
-         return kAll[std::min(5, static_cast<int>(u * 6))];
-       }},
-      {"tiny, at every 21st token huge",
-       [](std::int64_t t, double u) { return t % 21 == 20 ? -1000.0 : -1e-3 * u; }},
-      {"huge, at every 21st token tiny",
-       [](std::int64_t t, double u) { return t % 21 == 20 ? -1e-3 * u : -1000.0; }},
-  };
-}
 
 /// fp32 against the formula in fp64, from the same operands.
 void expect_recurrence(Context& ctx, const Problem& p, double tolerance) {

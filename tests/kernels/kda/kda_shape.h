@@ -1,8 +1,11 @@
 #pragma once
 // Sizes and gates of the test problems.
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "kernels/kda/kda.h"
 
@@ -37,6 +40,34 @@ inline KdaDesc desc_of(const Shape& s, DType dtype = DType::kFloat64,
 using Gate = std::function<double(std::int64_t token, double uniform)>;
 inline Gate constant_gate(double g) {
   return [g](std::int64_t, double) { return g; };
+}
+
+struct NamedGate {
+  const char* name;
+  Gate gate;
+};
+
+/// Strengths from nothing to forgetting all, alone and next to each other.
+inline std::vector<NamedGate> gates() {
+  return {
+      {"0", constant_gate(0)},
+      {"-1e-3", constant_gate(-1e-3)},
+      {"-1", constant_gate(-1)},
+      {"-5", constant_gate(-5)},
+      {"-30", constant_gate(-30)},
+      {"-1000", constant_gate(-1000)},
+      {"-inf", constant_gate(-HUGE_VAL)},
+      {"(-8, 0)", [](std::int64_t, double u) { return -8 * u; }},
+      {"any of them",
+       [](std::int64_t, double u) {
+         constexpr double kAll[] = {0, -1e-3, -1, -5, -30, -1000};
+         return kAll[std::min(5, static_cast<int>(u * 6))];
+       }},
+      {"tiny, at every 21st token huge",
+       [](std::int64_t t, double u) { return t % 21 == 20 ? -1000.0 : -1e-3 * u; }},
+      {"huge, at every 21st token tiny",
+       [](std::int64_t t, double u) { return t % 21 == 20 ? -1e-3 * u : -1000.0; }},
+  };
 }
 
 }  // namespace k25::kda_test

@@ -60,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, Passes,
                                          std::tuple{7, 4}, std::tuple{4, 4}, std::tuple{2, 4},
                                          std::tuple{1, 2}));
 
-// Three chunks through two slots: the third write ends before the one of the chunk that its slot
+// Three chunks through two slots: the second write ends before the one of the chunk that its slot
 // wants next.
 TEST(ChunkWindow, AChunkThatIsStillLeavingIsWaitedFor) {
   HeldTier tier(12, HeldTier::Mode::kWritesHeld);
