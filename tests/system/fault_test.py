@@ -1,13 +1,15 @@
 """Ranks that are killed or stopped, and gradients that are not finite."""
 
+import os
 import re
 import signal
+import time
 import unittest
 
 import k25_testing
 from device_checks import KILLED, FaultChecks
 from k25_testing import state_hash
-from train_testing import ORDERED, TrainTest
+from train_testing import ORDERED, TrainTest, rank_pids
 
 SAVES = {**ORDERED, "train.steps": 12, "checkpoint.every": 2, "checkpoint.keep": 2}
 
@@ -83,6 +85,21 @@ class EarlyExit(TrainTest):
         result = self.train({"train.batch": 12, "train.steps": 100000, "debug.kill.rank": 1,
                              "debug.kill.step": 1, "debug.kill.signal": int(signal.SIGTERM)}, 3, timeout=30)
         self.assertEqual(result.code, 128 + signal.SIGTERM, str(result))
+        self.assert_no_process_left()
+
+
+class Stopped(TrainTest):
+    def test_a_stopped_job_names_the_rank_that_another_waits_for(self):
+        process = self.start_train({"train.batch": 12, "train.steps": 100000,
+                                    "debug.slow_read": {"rank": 1, "step": 7, "seconds": 30}}, 2)
+        self.wait_for(lambda: self.steps_done() >= 6, process)
+        slow = rank_pids(str(self.folder))[1]
+        time.sleep(1 * k25_testing.slowness())  # rank 0 comes to its next collective
+        os.kill(process.pid, signal.SIGTERM)
+        result = k25_testing.finish(process, 15)
+        self.assertIn(result.code, (128 + signal.SIGTERM, 1), str(result))
+        self.assertRegex(result.stderr, r"(?m)^k25: rank 0: stopped by signal 15 while waiting in collective #\d+ \(.+\), "
+                                        rf"missing rank 1 \(host .+, pid {slow}\)$")
         self.assert_no_process_left()
 
 

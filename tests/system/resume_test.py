@@ -126,6 +126,7 @@ class Signals(TrainTest):
         os.kill(process.pid, signal.SIGTERM)
         result = k25_testing.finish(process, 15)
         self.assertIn(result.code, codes, str(result))
+        self.assertRegex(result.stderr, r"(?m)^k25: .*stopped by signal 15")
         self.assert_no_process_left()
         again = self.assert_ok(self.train({**self.LONG, "train.steps": self.saved_steps()[-1] + 2}, ranks))
         self.assertIn("resumed from", again.stdout)

@@ -12,6 +12,13 @@
 namespace k25::trainer {
 namespace {
 
+using std::chrono::milliseconds;
+
+// A collective that is still the same one is a real wait, not a passing one.
+constexpr milliseconds kRealWait{100};
+// mpirun stops reading once it has seen a rank end, and kills what is left after 1 s.
+constexpr milliseconds kHearOthers{500};
+
 sigset_t watched_signals() {
   sigset_t set;
   sigemptyset(&set);
@@ -27,11 +34,10 @@ sigset_t watched_signals() {
   return set;
 }
 
-// A collective that is still the same one after a moment is a real wait, not a passing one.
 std::string stuck_in(parallel::World& world) {
   const std::string first = world.waiting_for();
   if (first.empty()) return first;
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  std::this_thread::sleep_for(kRealWait);
   const std::string second = world.waiting_for();
   return first == second ? first : std::string();
 }
@@ -45,6 +51,7 @@ void tell_stop(parallel::World& world, int signal) {
   } else if (world.rank() == 0) {
     fmt::print(stderr, "k25: stopped by signal {}; what was saved before stands\n", signal);
   }
+  if (world.size() > 1) std::this_thread::sleep_for(kHearOthers);
 }
 
 }  // namespace
